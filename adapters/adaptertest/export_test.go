@@ -1,0 +1,20 @@
+package adaptertest
+
+import (
+	"time"
+
+	"github.com/backline-dev/backline/adapters"
+)
+
+// Problems runs one case of the suite with short limits and returns what it found, for tests of
+// adapters that must not pass.
+func Problems(c Case, newAdapter func() adapters.Adapter, options ...Option) []string {
+	e := newExercise(newAdapter, options)
+	e.atMost, e.promptly, e.silence = 2*time.Second, 200*time.Millisecond, 20*time.Millisecond
+	for _, x := range exercises {
+		if x.name == c {
+			return e.problems(x.run)
+		}
+	}
+	panic("no such case: " + c)
+}
