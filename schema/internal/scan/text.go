@@ -164,6 +164,21 @@ func AppendUnescaped(dst, raw []byte) []byte {
 	return dst
 }
 
+// Prefix returns the beginning of raw, the inside of a string that [String] has accepted, with at least
+// n characters if there are so many; half of a surrogate pair counts as one.
+func Prefix(raw []byte, n int) []byte {
+	i := 0
+	for ; n >= 0 && i < len(raw); n-- { // one more, so that no pair is cut in the middle of the n
+		if raw[i] == '\\' {
+			i += escapeLen(raw[i:])
+			continue
+		}
+		_, size := utf8.DecodeRune(raw[i:])
+		i += size
+	}
+	return raw[:i]
+}
+
 // Number scans a number from i, the offset of a digit or a minus sign, and returns its end.
 func Number(doc []byte, i int) (end int, f Fault) {
 	if i < len(doc) && doc[i] == '-' {
