@@ -1,0 +1,432 @@
+package runtime
+
+import (
+	"context"
+	"hash/maphash"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime/ndjson"
+	"github.com/backline-dev/backline/runtime/session"
+)
+
+// A Spec is a turn as a protocol hands it to [Engine.Start].
+type Spec struct {
+	// Turn is what the adapter will see. The engine fills in Session, History, Continuity and
+	// Deadline.
+	Turn adapters.Turn
+	// Adapter answers the turn.
+	Adapter adapters.Adapter
+	// Sink encodes what happens.
+	Sink Sink
+	// Session is the key of the conversation. Its strings may share memory with the request.
+	Session session.Key
+	// Window is the history as the host sent it, oldest first, without the current message. It and
+	// its strings belong to the engine until the turn has ended; Owner gets it back.
+	Window []adapters.Message
+	// Owner, if not nil, is told once the engine no longer needs Window.
+	Owner Recycler
+	// Fingerprint tells turns of one id apart that are not the same. A repeat has the same id and the
+	// same fingerprint.
+	Fingerprint uint64
+	// Deadline cuts the turn off; zero means Config.TurnTimeout from now.
+	Deadline time.Time
+	// HostGone overrides Config.HostGone where it is not 0.
+	HostGone time.Duration
+	// PublicTexts: the protocol lets an adapter's error texts and panic values into the log.
+	PublicTexts bool
+}
+
+// A Recycler gets back what it lent to a turn. Recycle is called once, or never where the adapter was
+// abandoned and may still read it.
+type Recycler interface{ Recycle() }
+
+// A turnKey names a turn among all of the engine's.
+type turnKey struct {
+	protocol adapters.Protocol
+	session  session.Key
+	turn     string
+}
+
+// A record is what the registry knows of a turn: its log, and the run while there is one.
+type record struct {
+	log         ndjson.Log
+	key         turnKey
+	fingerprint uint64
+	run         *Run  // nil once the turn has ended
+	expires     int64 // when an ended turn is forgotten
+	size        int64 // memory held by an ended turn
+}
+
+// recordOverhead is about what an ended turn costs in memory besides its lines.
+const recordOverhead = 768
+
+// An Engine runs turns. Its methods may be called from several goroutines.
+type Engine struct {
+	conf Config
+
+	mu       sync.Mutex
+	turns    map[turnKey]*record
+	ended    fifo // ended turns that can be repeated, oldest first
+	runs     map[*Run]struct{}
+	active   int // turns that hold one of MaxTurns slots
+	draining bool
+	quiet    chan struct{} // closed when no run is left; nil unless somebody waits
+
+	goroutines sync.WaitGroup // adapters that have not returned
+	abandoned  atomic.Int64
+	total      atomic.Int64
+}
+
+// fifo holds ended turns in the order of their expiry, bounded in bytes.
+type fifo struct {
+	list  []*record
+	head  int
+	bytes int64
+}
+
+// New returns an engine, or an error that names every wrong field of conf.
+func New(conf Config) (*Engine, error) {
+	c, err := conf.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{conf: c, turns: map[turnKey]*record{}, runs: map[*Run]struct{}{}}, nil
+}
+
+// Config returns the engine's configuration with its defaults filled in.
+func (e *Engine) Config() Config { return e.conf }
+
+// A Repeat tells whether [Engine.Start] found the turn already there.
+type Repeat int
+
+// The kinds of repeat.
+const (
+	First    Repeat = iota // the turn is new
+	Joined                 // the turn runs; the stream is attached to it
+	Replayed               // the turn has completed; the stream is its record
+)
+
+// A Stream is one host's connection to a turn. Serve must be called exactly once.
+type Stream struct {
+	engine *Engine
+	rec    *record
+	run    *Run
+	// Repeat tells whether the turn was already there.
+	Repeat Repeat
+}
+
+// Start begins a turn, or finds that it has begun: one atomic step. The errors are [ErrConflict],
+// [ErrOutgrown], [ErrDraining], [ErrSessionBusy] and [ErrAtCapacity], checked in this order. The turn's
+// context keeps ctx's values, not its cancellation. spec is copied.
+func (e *Engine) Start(ctx context.Context, spec *Spec) (Stream, error) {
+	// Made before the lock is taken, as nearly every turn is a new one.
+	rec := newRecord(spec)
+	r := newRun(ctx, e, rec, spec)
+
+	s, err := e.admit(r)
+	if s.run != r {
+		r.discard()
+	}
+	return s, err
+}
+
+// admit registers a run that nobody knows yet, or finds the one that is there.
+func (e *Engine) admit(r *Run) (Stream, error) {
+	rec := r.rec
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if known := e.turns[rec.key]; known != nil {
+		if s, err := e.repeat(known, rec.fingerprint); err != nil || s.rec != nil {
+			return s, err
+		}
+	}
+	if e.draining {
+		return Stream{}, ErrDraining
+	}
+	if e.conf.RefuseBusy {
+		lease, free := e.conf.Sessions.TryAcquire(rec.key.session)
+		if !free {
+			return Stream{}, ErrSessionBusy
+		}
+		r.lease = lease
+	}
+	if e.conf.MaxTurns > 0 && e.active >= e.conf.MaxTurns {
+		if r.lease != nil {
+			r.lease.Release()
+		}
+		return Stream{}, ErrAtCapacity
+	}
+	if r.lease == nil {
+		r.lease = e.conf.Sessions.Enqueue(rec.key.session)
+	}
+	e.turns[rec.key] = rec
+	e.runs[r] = struct{}{}
+	e.active++
+	e.total.Add(1)
+	e.goroutines.Add(1)
+	return Stream{engine: e, rec: rec, run: r}, nil
+}
+
+// newRecord makes a turn's record. What outlives the turn must not keep the request's memory, so its
+// key is copied.
+func newRecord(spec *Spec) *record {
+	k, id := spec.Session, spec.Turn.ID
+	n := len(k.Handle)
+	own := k.Handle + id
+	if id == "" {
+		own = strings.Clone(own)
+	}
+	k.Handle = own[:n]
+	return &record{key: turnKey{spec.Turn.Protocol, k, own[n:]}, fingerprint: spec.Fingerprint}
+}
+
+// repeat finds out what a turn whose id is known means. A zero Stream and no error mean that it is to
+// be run.
+func (e *Engine) repeat(rec *record, fingerprint uint64) (Stream, error) {
+	run := rec.run
+	switch {
+	case run == nil && ndjson.Now() >= rec.expires:
+		return Stream{}, nil
+	case run != nil && !rec.joinable():
+		return Stream{}, nil // it is ending: the repeat queues behind it and runs afresh
+	case rec.fingerprint != fingerprint:
+		return Stream{}, ErrConflict
+	case run == nil:
+		return Stream{engine: e, rec: rec, Repeat: Replayed}, nil
+	case rec.log.Trimmed():
+		return Stream{}, ErrOutgrown
+	}
+	run.readers++
+	return Stream{engine: e, rec: rec, run: run, Repeat: Joined}, nil
+}
+
+func (r *record) joinable() bool { return !r.run.ending && r.run.ctx.Err() == nil }
+
+// Serve attaches conn to the turn and follows it to its end. It flushes the first line, then has the
+// adapter called, then writes lines as they come; the last one may be left in conn's buffer, to leave
+// with the end of the response. It returns nil after the turn's last line, and otherwise why conn got
+// no further: [ndjson.ErrGone] when done was closed, [ErrOutgrown] before anything was written, or the
+// error of a write. When it has returned, nobody touches conn any more.
+func (s Stream) Serve(conn ndjson.Conn, done <-chan struct{}) error {
+	tail, err := s.rec.log.Attach(conn, 0)
+	if err != nil {
+		s.leave(err)
+		return ErrOutgrown
+	}
+	if s.Repeat == First {
+		err = tail.Flush()
+		s.run.launch()
+	}
+	if err == nil {
+		err = tail.Follow(done)
+	}
+	tail.Detach()
+	s.leave(err)
+	return err
+}
+
+// Run starts the turn without a connection. It is for protocols whose turns need no host to listen;
+// Serve does it by itself.
+func (s Stream) Run() {
+	if s.Repeat == First {
+		s.run.launch()
+	}
+}
+
+// leave gives up a reader; the last one of a running turn ends it, at once or later.
+func (s Stream) leave(err error) {
+	if s.run != nil {
+		s.run.leave(err)
+	}
+}
+
+// settle takes a turn that has ended out of the registry, or keeps its log for repeats.
+func (e *Engine) settle(r *Run, completed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rec := r.rec
+	e.active--
+	rec.run = nil
+	mine := e.turns[rec.key] == rec // a repeat may have taken its place
+	if !mine {
+		return
+	}
+	if !completed || e.conf.Replay == 0 || rec.log.Trimmed() {
+		delete(e.turns, rec.key)
+		return
+	}
+	rec.expires = ndjson.Now() + int64(e.conf.Replay)
+	rec.size = recordOverhead + rec.log.Held() + int64(len(rec.key.turn)+len(rec.key.session.Handle))
+	e.ended.list = append(e.ended.list, rec)
+	e.ended.bytes += rec.size
+	e.expire()
+}
+
+// expire forgets ended turns that are too old or too many. Called with the engine locked.
+func (e *Engine) expire() {
+	f, now := &e.ended, ndjson.Now()
+	for f.head < len(f.list) {
+		rec := f.list[f.head]
+		if f.bytes <= e.conf.ReplayBytes && now < rec.expires {
+			break
+		}
+		f.list[f.head] = nil
+		f.head++
+		f.bytes -= rec.size
+		if e.turns[rec.key] == rec {
+			delete(e.turns, rec.key)
+		}
+	}
+	if f.head > 64 && f.head > len(f.list)/2 {
+		n := copy(f.list, f.list[f.head:])
+		clear(f.list[n:])
+		f.list, f.head = f.list[:n], 0
+	}
+}
+
+// closed takes a run that is over, hooks and all, off the engine's list.
+func (e *Engine) closed(r *Run) {
+	e.mu.Lock()
+	delete(e.runs, r)
+	if len(e.runs) == 0 && e.quiet != nil {
+		close(e.quiet)
+		e.quiet = nil
+	}
+	e.mu.Unlock()
+}
+
+// Drain refuses new turns from now on and waits for the running ones. When ctx is done it cancels what
+// is left with [adapters.CauseDrain], waits for it to end (at most the grace and a little), and returns
+// context.Cause(ctx); otherwise nil. It may be called several times.
+func (e *Engine) Drain(ctx context.Context) error {
+	quiet := e.startDrain()
+	select {
+	case <-quiet:
+		return nil
+	case <-ctx.Done():
+	}
+	e.mu.Lock()
+	runs := make([]*Run, 0, len(e.runs))
+	for r := range e.runs {
+		runs = append(runs, r)
+	}
+	e.mu.Unlock()
+	for _, r := range runs {
+		r.stop(adapters.CauseDrain)
+	}
+	t := time.NewTimer(e.conf.Grace + 5*time.Second)
+	defer t.Stop()
+	select {
+	case <-quiet:
+	case <-t.C:
+	}
+	return context.Cause(ctx)
+}
+
+func (e *Engine) startDrain() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.draining = true
+	if len(e.runs) == 0 {
+		c := make(chan struct{})
+		close(c)
+		return c
+	}
+	if e.quiet == nil {
+		e.quiet = make(chan struct{})
+	}
+	return e.quiet
+}
+
+// Draining tells whether Drain has been called.
+func (e *Engine) Draining() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.draining
+}
+
+// WaitAdapters waits until every adapter has returned, those that were abandoned too. It is for tests
+// and for programs that end only when all is gone.
+func (e *Engine) WaitAdapters() { e.goroutines.Wait() }
+
+// Stop ends the turns with this id as asked for by the host, and tells how many there were.
+func (e *Engine) Stop(protocol adapters.Protocol, key session.Key, turn string) bool {
+	e.mu.Lock()
+	rec := e.turns[turnKey{protocol, key, turn}]
+	var r *Run
+	if rec != nil {
+		r = rec.run
+	}
+	e.mu.Unlock()
+	if r == nil {
+		return false
+	}
+	r.stop(adapters.CauseStopped)
+	return true
+}
+
+// Stats are an engine's counts at one moment.
+type Stats struct {
+	// Active turns run or wait for their session; Total were started since the engine was made.
+	Active, Total int64
+	// Abandoned adapters ignored the end of their turn and have not returned yet.
+	Abandoned int64
+	// Replayable turns have ended and can be repeated; ReplayBytes is the memory they take.
+	Replayable, ReplayBytes int64
+}
+
+// Stats returns the engine's counts.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.expire()
+	return Stats{
+		Active:      int64(e.active),
+		Total:       e.total.Load(),
+		Abandoned:   e.abandoned.Load(),
+		Replayable:  int64(len(e.ended.list) - e.ended.head),
+		ReplayBytes: e.ended.bytes,
+	}
+}
+
+// Refuse tells the hooks that a turn was refused or repeated.
+func (e *Engine) Refuse(ctx context.Context, p adapters.Protocol, reason string) {
+	for i := range e.conf.Hooks {
+		if h := e.conf.Hooks[i].Refuse; h != nil {
+			e.guard("Refuse", func() { h(ctx, p, reason) })
+		}
+	}
+}
+
+// guard calls a hook and survives its panic.
+func (e *Engine) guard(name string, call func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			e.conf.Logger.Error("a hook panicked", slog.String("hook", name), slog.String("panic", typeOf(v)))
+		}
+	}()
+	call()
+}
+
+var fingerprintSeed = maphash.MakeSeed()
+
+// Fingerprint makes a [Spec]'s Fingerprint of the parts that tell turns of one id apart. It differs
+// from process to process.
+func Fingerprint(parts ...string) uint64 {
+	var h maphash.Hash
+	h.SetSeed(fingerprintSeed)
+	for _, p := range parts {
+		var n [8]byte
+		for i := range n {
+			n[i] = byte(len(p) >> (8 * i))
+		}
+		_, _ = h.Write(n[:])
+		_, _ = h.WriteString(p)
+	}
+	return h.Sum64()
+}

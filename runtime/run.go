@@ -1,0 +1,472 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime/ndjson"
+	"github.com/backline-dev/backline/runtime/session"
+)
+
+// A Run is one turn while it runs. What is guarded by the engine's lock decides the turn's fate; what
+// is guarded by the log's lock belongs to its output.
+type Run struct {
+	engine *Engine
+	rec    *record
+	sink   Sink
+	spec   Spec // without its Turn
+	lease  *session.Lease
+	ctx    context.Context // the turn's own: it outlives the call that made it
+	cancel context.CancelCauseFunc
+	free   context.CancelFunc
+	timer  *time.Timer // watch
+
+	accepted time.Time
+	begun    int64 // accepted, on ndjson's clock
+	deadline int64
+
+	// Guarded by engine.mu.
+	readers  int
+	left     int64 // when the last reader went
+	launched bool
+	ending   bool
+	graceEnd int64
+	ended    bool
+
+	// Written by the adapter's goroutine, read by watch.
+	waiting   atomic.Bool  // for the session
+	observing atomic.Int32 // for answers to Tool and Ask
+	clock     atomic.Int64 // since when the first-output or idle clock runs
+	outputs   atomic.Bool  // there was some output
+	lastLine  atomic.Int64 // when a line was last appended
+
+	// Guarded by the log's lock.
+	closed     bool // the adapter's output goes nowhere
+	runes      joiner
+	text       *[]byte // the answer so far, nil once it is too long to be remembered
+	usage      adapters.Usage
+	usageSeen  bool
+	chunks     int64
+	bytes      int64
+	heartbeats int64
+	firstOut   int64
+
+	// The adapter's goroutine's own until finish.
+	err        error
+	panicked   bool
+	panicValue any
+	stack      []byte
+	hookCtx    context.Context
+	// Written before called is set, and not changed afterwards.
+	waited     time.Duration
+	continuity adapters.Continuity
+	history    int
+	called     atomic.Bool
+
+	// The engine's own, whatever the adapter does to its turn.
+	info    TurnInfo
+	message string
+	turn    adapters.Turn // the adapter's
+}
+
+// maxRemembered is the longest answer that enters the conversation.
+const maxRemembered = 8 << 20
+
+var textBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+// newRun makes a run that nobody knows yet.
+func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
+	r := &Run{engine: e, rec: rec, sink: spec.Sink, spec: *spec, readers: 1, begun: ndjson.Now(), accepted: time.Now()}
+	r.turn, r.message, r.spec.Turn = spec.Turn, spec.Turn.Message, adapters.Turn{}
+	r.spec.Session = rec.key.session
+	r.info = TurnInfo{
+		Protocol:  r.turn.Protocol,
+		PluginID:  r.turn.PluginID,
+		AgentID:   r.turn.AgentID,
+		SessionID: rec.key.session.Handle,
+		TurnID:    rec.key.turn,
+		Principal: r.turn.Principal,
+		Headless:  r.turn.Flags.Headless,
+	}
+	if r.spec.HostGone == 0 {
+		r.spec.HostGone = e.conf.HostGone
+	}
+	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.deadline = int64(forever)
+	at := r.spec.Deadline
+	if at.IsZero() && e.conf.TurnTimeout != forever {
+		at = r.accepted.Add(e.conf.TurnTimeout)
+	}
+	if !at.IsZero() {
+		r.deadline = r.begun + int64(at.Sub(r.accepted))
+		r.ctx, r.free = context.WithDeadlineCause(r.ctx, at, adapters.CauseTurnTimeout)
+		r.turn.Deadline = at
+	}
+	r.clock.Store(r.begun)
+	r.lastLine.Store(r.begun)
+	rec.run = r
+	rec.log.Init(&e.conf.Stream)
+	_ = rec.log.Begin() // a new log is not sealed
+	rec.log.Commit(r.sink.Started(nil), false)
+	return r
+}
+
+// discard gives up a run that was never admitted.
+func (r *Run) discard() {
+	r.cancel(adapters.CauseCompleted)
+	if r.free != nil {
+		r.free()
+	}
+	if r.spec.Owner != nil {
+		r.spec.Owner.Recycle()
+	}
+}
+
+// launch starts the adapter's goroutine, once.
+func (r *Run) launch() {
+	e := r.engine
+	e.mu.Lock()
+	if r.launched {
+		e.mu.Unlock()
+		return
+	}
+	r.launched = true
+	r.waiting.Store(!r.lease.Held())
+	r.timer = time.AfterFunc(r.firstLook(), r.watch)
+	e.mu.Unlock()
+	go r.main()
+}
+
+// firstLook is how long watch has nothing to do.
+func (r *Run) firstLook() time.Duration {
+	c := &r.engine.conf
+	d := min(c.Heartbeat, c.FirstOutput, c.Idle, time.Duration(r.deadline-r.begun))
+	if r.waiting.Load() {
+		d = min(d, c.SessionWait)
+	}
+	if r.ending {
+		d = min(d, c.Grace)
+	}
+	return max(d, 0)
+}
+
+// main is the adapter's goroutine.
+func (r *Run) main() {
+	defer r.exit()
+	r.hookCtx = r.ctx
+	for i := range r.engine.conf.Hooks {
+		if h := r.engine.conf.Hooks[i].TurnStart; h != nil {
+			r.engine.guard("TurnStart", func() { r.hookCtx = h(r.hookCtx, r.info) })
+		}
+	}
+	if !r.lease.Held() {
+		if r.lease.Wait(r.ctx) != nil {
+			return
+		}
+		now := ndjson.Now()
+		r.waited = time.Duration(now - r.begun)
+		r.clock.Store(now)
+		r.waiting.Store(false)
+	}
+	if r.ctx.Err() != nil {
+		return // a turn that was cancelled while it waited never runs
+	}
+	t := &r.turn
+	t.History, t.Continuity = r.lease.Join(r.spec.Window)
+	r.continuity, r.history = t.Continuity, len(t.History)
+	t.Session = adapters.NewSession(r.spec.Session.Handle, r.lease)
+	r.panicked = true // until it is known better
+	r.called.Store(true)
+	r.err = r.spec.Adapter.Run(r.hookCtx, t, (*writer)(r))
+	r.panicked = false
+}
+
+// exit ends the adapter's goroutine however it ends: by returning, by a panic, by runtime.Goexit.
+func (r *Run) exit() {
+	e := r.engine
+	if v := recover(); v != nil || r.panicked {
+		r.panicked, r.panicValue = true, v // nil: the adapter ended its goroutine
+		r.stack = debug.Stack()
+	}
+	if !r.finish(false) { // it was abandoned, and is back now
+		e.abandoned.Add(-1)
+	}
+	e.goroutines.Done()
+}
+
+// stop has the turn end for this cause, unless it is ending already. The adapter is told, and has the
+// grace to return.
+func (r *Run) stop(cause adapters.Cause) {
+	e := r.engine
+	e.mu.Lock()
+	if r.ended || r.ending {
+		e.mu.Unlock()
+		return
+	}
+	r.ending = true
+	r.graceEnd = ndjson.Now() + int64(e.conf.Grace)
+	if r.timer != nil {
+		r.timer.Reset(e.conf.Grace)
+	}
+	e.mu.Unlock()
+	r.cancel(cause)
+}
+
+// leave is called when a reader of the turn is gone, or has all of it (err nil).
+func (r *Run) leave(err error) {
+	e := r.engine
+	e.mu.Lock()
+	r.readers--
+	if r.readers > 0 || r.ended || r.spec.HostGone == Detach {
+		e.mu.Unlock()
+		return
+	}
+	if r.spec.HostGone > 0 && !r.rec.log.Trimmed() && !r.ending {
+		r.left = ndjson.Now()
+		if r.timer != nil {
+			r.timer.Reset(0)
+		}
+		e.mu.Unlock()
+		return
+	}
+	e.mu.Unlock()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		r.stop(adapters.CauseHostStalled)
+	} else {
+		r.stop(adapters.CauseHostGone)
+	}
+}
+
+// watch is all that limits a turn's time: it looks at every clock of the turn and sets the timer for
+// the next one that may pass. Events only store the time, so they cost no timer.
+func (r *Run) watch() {
+	e, c, now := r.engine, &r.engine.conf, ndjson.Now()
+	e.mu.Lock()
+	if r.ended {
+		e.mu.Unlock()
+		return
+	}
+	if !r.ending && r.ctx.Err() != nil { // the context's own deadline was faster
+		r.ending = true
+		r.graceEnd = now + int64(c.Grace)
+	}
+	ending, graceEnd := r.ending, r.graceEnd
+	alone := r.readers == 0 && r.spec.HostGone > 0
+	left := r.left
+	e.mu.Unlock()
+	if ending {
+		if now >= graceEnd {
+			r.finish(true)
+		} else {
+			r.look(graceEnd)
+		}
+		return
+	}
+
+	next := int64(forever)
+	var over adapters.Cause
+	check := func(from int64, limit time.Duration, cause adapters.Cause) {
+		if limit == forever {
+			return
+		}
+		if at := from + int64(limit); at > now {
+			next = min(next, at)
+		} else if over == "" {
+			over = cause
+		}
+	}
+	check(r.deadline, 0, adapters.CauseTurnTimeout)
+	if alone {
+		check(left, r.spec.HostGone, adapters.CauseHostGone)
+	}
+	if r.waiting.Load() {
+		check(r.begun, c.SessionWait, adapters.CauseSessionBusy)
+	} else {
+		since, taken := r.rec.log.Taken()
+		if !taken || r.observing.Load() > 0 {
+			r.clock.Store(now) // the clock stands
+		}
+		if since > r.clock.Load() {
+			r.clock.Store(since)
+		}
+		if r.outputs.Load() {
+			check(r.clock.Load(), c.Idle, adapters.CauseIdle)
+		} else {
+			check(r.clock.Load(), c.FirstOutput, adapters.CauseFirstOutput)
+		}
+	}
+	if over != "" {
+		r.stop(over)
+		return
+	}
+	if c.Heartbeat != forever {
+		at := r.lastLine.Load() + int64(c.Heartbeat)
+		if at <= now {
+			r.heartbeat(now)
+			at = now + int64(c.Heartbeat)
+		}
+		next = min(next, at)
+	}
+	r.look(next)
+}
+
+// look sets the timer, unless the turn has come to its end meanwhile.
+func (r *Run) look(at int64) {
+	e := r.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.ended {
+		return
+	}
+	if r.ending {
+		at = min(at, r.graceEnd)
+	}
+	r.timer.Reset(time.Duration(max(at-ndjson.Now(), 0)))
+}
+
+// heartbeat says that the turn is alive, unless a reader is behind and has lines to come.
+func (r *Run) heartbeat(now int64) {
+	log := &r.rec.log
+	if log.Behind() || log.Begin() != nil {
+		return
+	}
+	if r.closed {
+		log.Abort()
+		return
+	}
+	r.heartbeats++
+	r.lastLine.Store(now)
+	log.Commit(r.sink.Heartbeat(log.Room(128)), false)
+}
+
+// finish ends the turn, exactly once; it reports whether this call did.
+func (r *Run) finish(abandoned bool) bool {
+	e, log := r.engine, &r.rec.log
+	e.mu.Lock()
+	if r.ended {
+		e.mu.Unlock()
+		return false
+	}
+	r.ended, r.ending = true, true
+	if abandoned {
+		e.abandoned.Add(1)
+	}
+	e.mu.Unlock()
+	r.timer.Stop()
+
+	o := &Outcome{
+		Abandoned: abandoned,
+		Accepted:  r.accepted,
+	}
+	called := r.called.Load()
+	if called {
+		o.Continuity, o.History, o.Waited = r.continuity, r.history, r.waited
+	} else {
+		o.Waited = time.Duration(ndjson.Now() - r.begun)
+	}
+	r.judge(o)
+
+	// From here on the adapter's output goes nowhere. What was split stays incomplete.
+	_ = log.Begin() // only this function seals the log
+	r.closed = true
+	if rest := r.runes.rest(); rest != "" {
+		r.keep(rest)
+		log.Commit(r.sink.Text(log.Room(64), rest), false)
+	} else {
+		log.Abort()
+	}
+	o.Chunks, o.Bytes, o.Heartbeats = r.chunks, r.bytes, r.heartbeats
+	o.Usage, o.UsageReported = r.usage, r.usageSeen
+	if r.firstOut != 0 {
+		o.FirstOutput = time.Duration(r.firstOut - r.begun)
+	}
+
+	// Whoever has read the last line may send the next turn at once: session and slot are free then.
+	if o.Status == Completed && r.bytes <= maxRemembered {
+		var answer string
+		if r.text != nil {
+			answer = unsafe.String(unsafe.SliceData(*r.text), len(*r.text)) // Commit copies it
+		}
+		r.lease.Commit(
+			adapters.Message{Role: adapters.RoleUser, Content: r.message, TurnID: r.info.TurnID},
+			adapters.Message{Role: adapters.RoleAgent, Content: answer, TurnID: r.info.TurnID, AgentID: r.info.AgentID},
+		)
+	}
+	r.lease.Release()
+	if r.text != nil {
+		if cap(*r.text) <= 64<<10 {
+			*r.text = (*r.text)[:0]
+			textBuffers.Put(r.text)
+		}
+		r.text = nil
+	}
+	if r.spec.Owner != nil && (called || !abandoned) {
+		r.spec.Owner.Recycle()
+	}
+	e.settle(r, o.Status == Completed)
+	o.Total = time.Duration(ndjson.Now() - r.begun)
+	_ = log.Begin()
+	log.Seal(r.sink.End(log.Room(256), o))
+
+	r.cancel(o.Cause)
+	if r.free != nil {
+		r.free()
+	}
+	r.report(o)
+	e.closed(r)
+	return true
+}
+
+// judge finds out why and how the turn ended. The context's cause comes first: an error that looks like
+// a cancellation proves nothing.
+func (r *Run) judge(o *Outcome) {
+	o.Err, o.panicValue, o.stack = nil, nil, nil
+	if !o.Abandoned {
+		o.Err, o.panicValue, o.stack = r.err, r.panicValue, r.stack
+	}
+	var unavailable *adapters.Unavailable
+	switch cause := r.cause(); {
+	case !o.Abandoned && r.panicked:
+		o.Cause = adapters.CausePanic
+	case cause != "":
+		o.Cause = cause
+	case o.Err == nil:
+		o.Cause = adapters.CauseCompleted
+	case errors.As(o.Err, &unavailable):
+		o.Cause = adapters.CauseProvider
+	default:
+		o.Cause = adapters.CauseAdapter
+	}
+	o.Status = statusOf(o.Cause)
+	if o.Status != Completed {
+		o.CorrelationID = fmt.Sprintf("%016x", rand.Uint64())
+	}
+	c := &r.engine.conf
+	switch o.Cause {
+	case adapters.CauseTurnTimeout:
+		o.Limit = time.Duration(r.deadline - r.begun)
+	case adapters.CauseFirstOutput:
+		o.Limit = c.FirstOutput
+	case adapters.CauseIdle:
+		o.Limit = c.Idle
+	case adapters.CauseSessionBusy:
+		o.Limit = c.SessionWait
+	}
+}
+
+// cause is why the turn is ending, empty while it is not.
+func (r *Run) cause() adapters.Cause {
+	if r.ctx.Err() == nil {
+		return ""
+	}
+	return adapters.CauseOf(r.ctx)
+}

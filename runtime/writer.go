@@ -1,0 +1,167 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"unsafe"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime/ndjson"
+)
+
+// writer is the [adapters.Writer] of a run.
+type writer Run
+
+var _ adapters.Writer = (*writer)(nil)
+
+// begin starts an output of the adapter: after nil the log is locked.
+func (w *writer) begin() error {
+	r := (*Run)(w)
+	if r.ctx.Err() != nil {
+		return &overError{r.cause()}
+	}
+	if r.rec.log.Begin() != nil {
+		return &overError{}
+	}
+	if r.closed {
+		r.rec.log.Abort()
+		return &overError{}
+	}
+	now := ndjson.Now()
+	r.clock.Store(now)
+	r.lastLine.Store(now)
+	if r.firstOut == 0 {
+		r.firstOut = now
+		r.outputs.Store(true)
+	}
+	return nil
+}
+
+// commit ends an output: the lines leave, and the adapter waits where it is too far ahead.
+func (w *writer) commit(lines []byte) error {
+	r := (*Run)(w)
+	if r.rec.log.Commit(lines, true) {
+		r.rec.log.WaitRoom(r.ctx.Done())
+		r.clock.Store(ndjson.Now())
+	}
+	return nil
+}
+
+func (w *writer) Text(s string) error {
+	if err := w.begin(); err != nil {
+		return err
+	}
+	r := (*Run)(w)
+	s = r.runes.feed(s)
+	if s == "" {
+		r.rec.log.Abort()
+		return nil
+	}
+	r.keep(s)
+	return w.commit(r.sink.Text(r.rec.log.Room(len(s)+64), s))
+}
+
+// keep counts a chunk and remembers it. Called with the log locked.
+func (r *Run) keep(s string) {
+	r.chunks++
+	r.bytes += int64(len(s))
+	if r.bytes > maxRemembered {
+		r.text = nil // an answer of this length does not enter the conversation
+		return
+	}
+	if r.text == nil {
+		r.text = textBuffers.Get().(*[]byte)
+	}
+	*r.text = append(*r.text, s...)
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	// Sinks copy, so the bytes are only borrowed.
+	if err := w.Text(unsafe.String(unsafe.SliceData(p), len(p))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (w *writer) Status(s string) error {
+	if err := w.begin(); err != nil {
+		return err
+	}
+	r := (*Run)(w)
+	s = sanitise(s)
+	return w.commit(r.sink.Status(r.rec.log.Room(len(s)+96), s))
+}
+
+func (w *writer) Usage(u adapters.Usage) error {
+	if err := w.begin(); err != nil {
+		return err
+	}
+	r := (*Run)(w)
+	r.usage = r.usage.Merge(u)
+	r.usageSeen = true
+	r.rec.log.Abort()
+	return nil
+}
+
+func (w *writer) Tool(ctx context.Context, q adapters.ToolRequest) (adapters.Observation, error) {
+	m, ok := w.sink.(Mediator)
+	if !ok {
+		return adapters.Observation{}, w.unsupported("tool")
+	}
+	return w.observe(func() (adapters.Observation, error) { return m.Tool(ctx, q) })
+}
+
+func (w *writer) Ask(ctx context.Context, q adapters.Question) (adapters.Observation, error) {
+	m, ok := w.sink.(Mediator)
+	if !ok {
+		return adapters.Observation{}, w.unsupported("ask")
+	}
+	return w.observe(func() (adapters.Observation, error) { return m.Ask(ctx, q) })
+}
+
+// observe waits for the host's answer while the turn's clocks stand.
+func (w *writer) observe(ask func() (adapters.Observation, error)) (adapters.Observation, error) {
+	r := (*Run)(w)
+	if err := w.begin(); err != nil {
+		return adapters.Observation{}, err
+	}
+	r.rec.log.Abort()
+	r.observing.Add(1)
+	defer func() {
+		r.clock.Store(ndjson.Now())
+		r.observing.Add(-1)
+	}()
+	return ask()
+}
+
+func (w *writer) Arrivals() (<-chan adapters.Arrival, error) {
+	s, ok := w.sink.(ArrivalSource)
+	if !ok {
+		return nil, w.unsupported("arrivals")
+	}
+	return s.Arrivals()
+}
+
+func (w *writer) Candidate(event json.RawMessage) error {
+	s, ok := w.sink.(CandidateSink)
+	if !ok {
+		return w.unsupported("candidate")
+	}
+	if err := w.begin(); err != nil {
+		return err
+	}
+	r := (*Run)(w)
+	lines, err := s.Candidate(r.rec.log.Room(len(event)+64), event)
+	if err != nil {
+		r.rec.log.Abort()
+		return err
+	}
+	return w.commit(lines)
+}
+
+func (w *writer) unsupported(feature string) error {
+	if w.ctx.Err() != nil {
+		return &overError{(*Run)(w).cause()}
+	}
+	return &adapters.UnsupportedError{Feature: feature, Protocol: w.info.Protocol}
+}
