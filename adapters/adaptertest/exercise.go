@@ -1,6 +1,7 @@
 package adaptertest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,48 +47,45 @@ const (
 	NothingLate Case = "nothing-late"
 )
 
-// AllCases lists the cases in the order in which they run.
-func AllCases() []Case {
-	cases := make([]Case, len(exercises))
-	for i, e := range exercises {
-		cases[i] = e.name
-	}
-	return cases
+// A Suite is the cases that every adapter passes, fitted to one adapter. The zero value is what
+// [Exercise] runs.
+type Suite struct {
+	// Message is what the turns say. The adapter has to answer it. Empty means "hello".
+	Message string
+
+	// LongMessage is a message that keeps the adapter busy until it is cancelled, for the cases that
+	// cancel; these then also see that the turn does not end before. Empty means that they use
+	// Message, and a turn that ends by itself is as good.
+	LongMessage string
+
+	// Except names the cases that are not for this adapter, each with the reason. They are skipped,
+	// with the reason in the test's output.
+	Except map[Case]string
 }
 
-// An Option adapts [Exercise] to an adapter.
-type Option func(*exercise)
-
-// Message is what the turns say, instead of "hello". The adapter has to answer it.
-func Message(message string) Option { return func(e *exercise) { e.message = message } }
-
-// LongMessage is a message that keeps the adapter busy until it is cancelled, for the cases that
-// cancel; otherwise they use the ordinary message. With it these cases also see that the adapter
-// does not end before it is cancelled.
-func LongMessage(message string) Option {
-	return func(e *exercise) { e.long, e.blocks = message, true }
-}
-
-// Except skips one case, and says why in the test's output.
-func Except(c Case, reason string) Option { return func(e *exercise) { e.except[c] = reason } }
-
-// Exercise runs the cases that every adapter passes, each as a subtest with an adapter from
-// newAdapter. Whatever the adapter calls must be there, or a stand-in for it; run it with the race
+// Exercise runs the cases that every adapter passes, each as a subtest with an adapter of its own
+// from newAdapter. What the adapter calls must be there, or a stand-in for it. Run it with the race
 // detector. An adapter that hangs fails a case after some seconds, and leaves its goroutine behind.
-func Exercise(t *testing.T, newAdapter func() adapters.Adapter, options ...Option) {
+func Exercise(t *testing.T, newAdapter func() adapters.Adapter) {
 	t.Helper()
-	e := newExercise(newAdapter, options)
-	for c, reason := range e.except {
-		if !slices.Contains(AllCases(), c) {
-			t.Fatalf("adaptertest: there is no case %q; the cases are %q", c, AllCases())
+	Suite{}.Exercise(t, newAdapter)
+}
+
+// Exercise is the function [Exercise] with this suite's settings.
+func (s Suite) Exercise(t *testing.T, newAdapter func() adapters.Adapter) {
+	t.Helper()
+	for c, reason := range s.Except {
+		if !slices.ContainsFunc(exercises, func(x namedCase) bool { return x.name == c }) {
+			t.Fatalf("adaptertest: Except names the case %q, which is not there", c)
 		}
 		if reason == "" {
-			t.Fatalf("adaptertest: Except(%q) needs a reason", c)
+			t.Fatalf("adaptertest: Except gives no reason for %q", c)
 		}
 	}
+	e := newExercise(s, newAdapter)
 	for _, x := range exercises {
 		t.Run(string(x.name), func(t *testing.T) {
-			if reason, ok := e.except[x.name]; ok {
+			if reason, ok := s.Except[x.name]; ok {
 				t.Skipf("not for this adapter: %s", reason)
 			}
 			for _, problem := range e.problems(x.run) {
@@ -101,8 +99,7 @@ func Exercise(t *testing.T, newAdapter func() adapters.Adapter, options ...Optio
 type exercise struct {
 	newAdapter    func() adapters.Adapter
 	message, long string
-	blocks        bool
-	except        map[Case]string
+	blocks        bool // long does not end by itself
 
 	atMost   time.Duration // bounds a turn that nobody cancels
 	promptly time.Duration // what an adapter may take to return when it has to
@@ -113,28 +110,25 @@ type exercise struct {
 	found   []string  // problems of the case that runs
 }
 
-func newExercise(newAdapter func() adapters.Adapter, options []Option) *exercise {
-	e := &exercise{
+func newExercise(s Suite, newAdapter func() adapters.Adapter) *exercise {
+	return &exercise{
 		newAdapter: newAdapter,
-		message:    "hello",
-		except:     map[Case]string{},
+		message:    cmp.Or(s.Message, "hello"),
+		long:       cmp.Or(s.LongMessage, s.Message, "hello"),
+		blocks:     s.LongMessage != "",
 		atMost:     30 * time.Second,
 		promptly:   DefaultGrace,
 		silence:    100 * time.Millisecond,
 	}
-	for _, o := range options {
-		o(e)
-	}
-	if !e.blocks {
-		e.long = e.message
-	}
-	return e
 }
 
-var exercises = []struct {
+type namedCase struct {
 	name Case
 	run  func(*exercise, adapters.Adapter)
-}{
+}
+
+// exercises are the cases in the order in which they run.
+var exercises = []namedCase{
 	{Answers, (*exercise).answers},
 	{EmptyMessage, (*exercise).emptyMessage},
 	{UsageNumbers, (*exercise).usageNumbers},

@@ -3,7 +3,6 @@ package adaptertest_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -39,20 +38,27 @@ func good(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
 }
 
 func TestExercisePassesAGoodAdapter(t *testing.T) {
-	adaptertest.Exercise(t, static(good), adaptertest.LongMessage("for ever"))
+	adaptertest.Suite{LongMessage: "for ever"}.Exercise(t, static(good))
 }
 
 func TestExerciseSkipsExceptionsAloud(t *testing.T) {
 	t.Parallel()
-	ran := 0
-	t.Run("suite", func(t *testing.T) {
-		adaptertest.Exercise(t, func() adapters.Adapter {
-			ran++
-			return adapters.Func(good)
-		}, adaptertest.Except(adaptertest.EmptyMessage, "the provider refuses one"), adaptertest.Except(adaptertest.NextTurn, "it keeps no sessions"))
-	})
-	if want := len(adaptertest.AllCases()) - 2; ran != want {
-		t.Errorf("%d cases ran, want %d", ran, want)
+	count := func(s adaptertest.Suite) (cases int) {
+		t.Run("suite", func(t *testing.T) {
+			s.Exercise(t, func() adapters.Adapter {
+				cases++
+				return adapters.Func(good)
+			})
+		})
+		return cases
+	}
+	all := count(adaptertest.Suite{})
+	some := count(adaptertest.Suite{Except: map[adaptertest.Case]string{
+		adaptertest.EmptyMessage: "the provider refuses one",
+		adaptertest.NextTurn:     "it keeps no sessions",
+	}})
+	if all != 10 || some != 8 {
+		t.Errorf("%d cases ran, and %d with two exceptions; want 10 and 8", all, some)
 	}
 }
 
@@ -66,7 +72,7 @@ func TestExerciseFindsBadAdapters(t *testing.T) {
 	tests := []struct {
 		name       string
 		newAdapter func() adapters.Adapter
-		options    []adaptertest.Option
+		suite      adaptertest.Suite
 		fails      adaptertest.Case
 		want       string
 	}{
@@ -126,13 +132,13 @@ func TestExerciseFindsBadAdapters(t *testing.T) {
 		{
 			name:       "the long message is short",
 			newAdapter: static(func(context.Context, *adapters.Turn, adapters.Writer) error { return nil }),
-			options:    []adaptertest.Option{adaptertest.LongMessage("for ever")},
+			suite:      adaptertest.Suite{LongMessage: "for ever"},
 			fails:      adaptertest.CancelledMeanwhile, want: "ended before it was cancelled",
 		},
 		{
 			name:       "the long message is shorter than the deadline",
 			newAdapter: static(func(context.Context, *adapters.Turn, adapters.Writer) error { return nil }),
-			options:    []adaptertest.Option{adaptertest.LongMessage("for ever")},
+			suite:      adaptertest.Suite{LongMessage: "for ever"},
 			fails:      adaptertest.DeadlinePasses, want: "ended before its deadline",
 		},
 		{
@@ -255,11 +261,11 @@ func TestExerciseFindsBadAdapters(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			problems := adaptertest.Problems(tt.fails, tt.newAdapter, tt.options...)
+			problems := adaptertest.Problems(tt.fails, tt.suite, tt.newAdapter)
 			if all := strings.Join(problems, "\n"); !strings.Contains(all, tt.want) {
 				t.Errorf("%s found %q, want %q in it", tt.fails, all, tt.want)
 			}
-			if problems := adaptertest.Problems(tt.fails, static(good), adaptertest.LongMessage("for ever")); len(problems) > 0 {
+			if problems := adaptertest.Problems(tt.fails, adaptertest.Suite{LongMessage: "for ever"}, static(good)); len(problems) > 0 {
 				t.Errorf("%s found %q in a good adapter", tt.fails, problems)
 			}
 		})
@@ -271,30 +277,4 @@ func slow(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
 	_ = w.Text("wait")
 	time.Sleep(300 * time.Millisecond)
 	return nil
-}
-
-func ExampleExercise() {
-	// In a test:
-	//
-	//	func TestExercise(t *testing.T) {
-	//		adaptertest.Exercise(t, func() adapters.Adapter { return muse.New() })
-	//	}
-	//
-	// with exceptions where the adapter needs them:
-	//
-	//	adaptertest.Except(adaptertest.EmptyMessage, "the provider refuses an empty prompt")
-	for _, c := range adaptertest.AllCases() {
-		fmt.Println(c)
-	}
-	// Output:
-	// answers
-	// empty-message
-	// usage-numbers
-	// cancelled-before
-	// cancelled-meanwhile
-	// deadline-passes
-	// writes-fail
-	// next-turn
-	// concurrent-turns
-	// nothing-late
 }

@@ -8,8 +8,8 @@ import (
 
 // Problems runs one case of the suite with short limits and returns what it found, for tests of
 // adapters that must not pass.
-func Problems(c Case, newAdapter func() adapters.Adapter, options ...Option) []string {
-	e := newExercise(newAdapter, options)
+func Problems(c Case, s Suite, newAdapter func() adapters.Adapter) []string {
+	e := newExercise(s, newAdapter)
 	e.atMost, e.promptly, e.silence = 2*time.Second, 200*time.Millisecond, 20*time.Millisecond
 	for _, x := range exercises {
 		if x.name == c {
