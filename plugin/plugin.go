@@ -1,0 +1,195 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/gorilla/mux"
+
+	"github.com/backline-dev/backline/manifest"
+	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/lowkey"
+	"github.com/backline-dev/backline/runtime/ndjson"
+	"github.com/backline-dev/backline/runtime/session"
+	lowkeyschema "github.com/backline-dev/backline/schema/lowkey"
+)
+
+// A Plugin hosts adapters. It is an http.Handler that can be mounted anywhere; see Config.Prefix. Its
+// methods may be called from several goroutines.
+//
+// A program that mounts a Plugin in a server of its own calls Drain before it shuts that server down.
+type Plugin struct {
+	conf        Config
+	engine      *runtime.Engine
+	sessions    *session.Cache
+	handler     http.Handler
+	saidTimeout atomic.Bool
+}
+
+// New returns a plugin, or a [*ConfigError] that names every wrong field. It starts no goroutine.
+func New(conf Config) (*Plugin, error) {
+	c, err := conf.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	p := &Plugin{conf: c}
+	if p.sessions, err = session.New(session.Config{Entries: c.Sessions, Bytes: c.SessionBytes, TTL: c.SessionTTL}); err != nil {
+		return nil, &ConfigError{err}
+	}
+	p.engine, err = runtime.New(runtime.Config{
+		Sessions:    p.sessions,
+		Logger:      c.Logger,
+		Hooks:       c.Hooks,
+		TurnTimeout: c.TurnTimeout,
+		FirstOutput: c.FirstOutput,
+		Idle:        c.Idle,
+		Heartbeat:   c.Heartbeat,
+		SessionWait: c.SessionWait,
+		RefuseBusy:  c.RefuseBusy,
+		MaxTurns:    c.MaxTurns,
+		HostGone:    c.HostGone,
+		Replay:      c.Replay,
+		ReplayBytes: c.ReplayBytes,
+		Stream:      ndjson.LogConfig{WriteTimeout: c.WriteTimeout},
+	})
+	if err != nil {
+		return nil, &ConfigError{err}
+	}
+	turns, err := lowkey.New(lowkey.Config{
+		Engine:      p.engine,
+		Plugins:     c.Adapters,
+		Tokens:      c.Tokens,
+		MaxBody:     c.MaxBody,
+		BodyTimeout: c.BodyTimeout,
+		Logger:      c.Logger,
+	})
+	if err != nil {
+		return nil, &ConfigError{err}
+	}
+
+	// No path is cleaned and nothing redirected: a POST that is redirected loses its body.
+	m := mux.NewRouter().SkipClean(true).UseEncodedPath()
+	route := func(path string, h http.HandlerFunc) {
+		m.HandleFunc(c.Prefix+path, h).Methods(http.MethodGet, http.MethodHead)
+	}
+	m.Handle(c.Prefix+c.TurnPath, turns)
+	m.Handle(c.Prefix+c.TurnPath+"/", turns)
+	route("/healthz", p.serveHealth)
+	route("/readyz", p.serveReady)
+	route("/manifest.json", p.serveManifest)
+	route(lowkeyschema.SchemaPath, serveSchema)
+	route(probePath, serveProbe)
+	m.NotFoundHandler = http.HandlerFunc(p.serveNotFound)
+	m.MethodNotAllowedHandler = http.HandlerFunc(serveMethod)
+
+	p.handler = m
+	for i := len(c.Middleware) - 1; i >= 0; i-- {
+		p.handler = c.Middleware[i](p.handler)
+	}
+	if len(c.Middleware) > 0 {
+		if err := p.CheckMiddleware(p.handler); err != nil {
+			c.Logger.Warn("events may arrive late", "error", err)
+		}
+	}
+	if c.Replicas > 1 {
+		c.Logger.Warn("sessions and repeated turns are kept in each server's own memory: send a session's turns to one replica",
+			"replicas", c.Replicas)
+	}
+	return p, nil
+}
+
+// ServeHTTP serves turns at Config.TurnPath, and /healthz, /readyz, /manifest.json and the schemas.
+func (p *Plugin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !p.saidTimeout.Load() {
+		p.lookAtServer(r)
+	}
+	p.handler.ServeHTTP(w, r)
+}
+
+// lookAtServer says once that a server's WriteTimeout is overridden.
+func (p *Plugin) lookAtServer(r *http.Request) {
+	if !p.saidTimeout.CompareAndSwap(false, true) {
+		return
+	}
+	if s, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 {
+		p.conf.Logger.Warn("the http.Server has a WriteTimeout, which would cut long turns: it is replaced by a limit on each write",
+			"WriteTimeout", s.WriteTimeout)
+	}
+}
+
+// Drain refuses new turns from now on (readiness answers 503) and waits for the running ones to end.
+// When ctx is done, what is left is cancelled, and Drain returns why ctx was done once it has ended.
+func (p *Plugin) Drain(ctx context.Context) error { return p.engine.Drain(ctx) }
+
+// Stats are a plugin's counts at one moment.
+type Stats struct {
+	Turns    runtime.Stats
+	Sessions session.Stats
+}
+
+// Stats returns the plugin's counts.
+func (p *Plugin) Stats() Stats { return Stats{p.engine.Stats(), p.sessions.Stats()} }
+
+func (p *Plugin) serveHealth(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") }
+
+func (p *Plugin) serveReady(w http.ResponseWriter, _ *http.Request) {
+	if p.engine.Draining() {
+		answer(w, http.StatusServiceUnavailable, "draining")
+		return
+	}
+	answer(w, http.StatusOK, "ready")
+}
+
+func (p *Plugin) serveManifest(w http.ResponseWriter, r *http.Request) {
+	m := p.conf.Manifest
+	if m == nil {
+		m = p.ownManifest(r)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(m.Bytes())
+}
+
+// ownManifest names the address that the request came to.
+func (p *Plugin) ownManifest(r *http.Request) *manifest.Manifest {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	id := p.conf.ID
+	if id == "" {
+		for id = range p.conf.Adapters {
+			break
+		}
+	}
+	return manifest.New(id, scheme+"://"+r.Host+p.conf.Prefix+p.conf.TurnPath)
+}
+
+func serveSchema(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/schema+json")
+	_, _ = w.Write(lowkeyschema.Schema())
+}
+
+func (p *Plugin) serveNotFound(w http.ResponseWriter, r *http.Request) {
+	answer(w, http.StatusNotFound, fmt.Sprintf("nothing is served here; turns are sent with POST to %s", p.conf.Prefix+p.conf.TurnPath))
+}
+
+func serveMethod(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Allow", "GET, HEAD")
+	answer(w, http.StatusMethodNotAllowed, "only GET is served here")
+}
+
+func answer(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text + "\n"))
+}
+
+// TurnURL is the URL of the turn endpoint on a server that listens on addr.
+func (p *Plugin) TurnURL(addr string) string {
+	return "http://" + strings.TrimRight(addr, "/") + p.conf.Prefix + p.conf.TurnPath
+}

@@ -1,0 +1,112 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// ErrKilled reports that a second signal ended the server at once.
+var ErrKilled = errors.New("ended by a second signal")
+
+// Serve hosts the plugin until ctx is done or the process gets SIGINT or SIGTERM, then drains: readiness
+// answers 503 and new turns are refused, running ones have Config.Drain to end, what is left is cancelled.
+// It returns nil after a drain, [ErrKilled] after a second signal, a [*ConfigError] where conf is wrong,
+// and otherwise why the server could not run.
+func Serve(ctx context.Context, conf Config) error {
+	p, err := New(conf)
+	if err != nil {
+		return err
+	}
+	return p.ListenAndServe(ctx)
+}
+
+// ListenAndServe is [Serve] for a plugin that was made with New.
+func (p *Plugin) ListenAndServe(ctx context.Context) error {
+	if err := p.conf.checkListen(); err != nil {
+		return err
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", p.conf.Listen)
+	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%s is in use: stop the other server or listen on another address: %w", p.conf.Listen, err)
+		}
+		return fmt.Errorf("listen on %s: %w", p.conf.Listen, err)
+	}
+	if p.conf.OnListen != nil {
+		p.conf.OnListen(ln.Addr())
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	return p.serve(ctx, ln, signals)
+}
+
+// ServeListener is ListenAndServe on a listener of the caller's, which it closes, and without signals:
+// only ctx ends it.
+func (p *Plugin) ServeListener(ctx context.Context, ln net.Listener) error {
+	return p.serve(ctx, ln, nil)
+}
+
+func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.Signal) error {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler:           p,
+		Protocols:         &protocols,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(p.conf.Logger.Handler(), slog.LevelDebug),
+		// No ReadTimeout and no WriteTimeout: they count the whole exchange and would cut long streams.
+		// Reading a body and each write have limits of their own.
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(ln) }()
+
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	case s := <-signals:
+		p.conf.Logger.Info("draining; a second signal ends at once", "signal", s.String(), "limit", p.conf.Drain)
+	}
+
+	// The listener stays open meanwhile, so that hosts and load balancers are told.
+	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if p.conf.Drain > 0 {
+		drain, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.conf.Drain)
+	}
+	defer cancel()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		if err := p.Drain(drain); err != nil {
+			p.conf.Logger.Warn("turns were cancelled at the end of the drain", "limit", p.conf.Drain)
+		}
+		// The last lines are on their way; what is idle is closed.
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := server.Shutdown(end); err != nil {
+			_ = server.Close() // connections that take nothing
+		}
+	}()
+	select {
+	case <-drained:
+		<-failed
+		return nil
+	case <-signals:
+		cancel()
+		_ = server.Close()
+		<-failed
+		return ErrKilled // at once: the drain that is given up ends by itself within the adapters' grace
+	}
+}

@@ -1,0 +1,212 @@
+package lowkey
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime"
+)
+
+// Config tunes a [Handler].
+type Config struct {
+	// Engine runs the turns. Required.
+	Engine *runtime.Engine
+	// Plugins are the hosted plugins: plugin id to adapter. At least one.
+	Plugins map[string]adapters.Adapter
+	// Tokens are the bearer tokens that hosts may send: name to token. Empty means that none is asked
+	// for. The name of the token becomes the turn's principal, and is part of the session's key.
+	Tokens map[string]string
+	// MaxBody limits a request's body in bytes, after decompression. Default 8 MiB; negative means no
+	// limit.
+	MaxBody int64
+	// BodyTimeout limits the reading of a body. Default 30 seconds; negative means no limit.
+	BodyTimeout time.Duration
+	// Logger gets warnings; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// A Handler is the endpoint of the protocol. It looks at method, headers and body, not at the path.
+type Handler struct {
+	engine      *runtime.Engine
+	plugins     map[string]plugin
+	names       string
+	tokens      []token
+	maxBody     int64
+	bodyTimeout time.Duration
+	log         *slog.Logger
+	warnFlush   sync.Once
+}
+
+type plugin struct {
+	id      string
+	adapter adapters.Adapter
+}
+
+type token struct {
+	name string
+	sum  [sha256.Size]byte
+}
+
+// New returns the handler of one endpoint, or an error that names every wrong field of conf.
+func New(conf Config) (*Handler, error) {
+	h := &Handler{
+		engine:      conf.Engine,
+		plugins:     map[string]plugin{},
+		maxBody:     conf.MaxBody,
+		bodyTimeout: conf.BodyTimeout,
+		log:         conf.Logger,
+	}
+	var errs []error
+	if conf.Engine == nil {
+		errs = append(errs, errors.New("lowkey: Engine is nil"))
+	}
+	if len(conf.Plugins) == 0 {
+		errs = append(errs, errors.New("lowkey: no plugin to host"))
+	}
+	var names []string
+	for id, a := range conf.Plugins {
+		if id == "" || a == nil {
+			errs = append(errs, fmt.Errorf("lowkey: plugin %q needs an id and an adapter", id))
+		}
+		h.plugins[id] = plugin{id, a}
+		names = append(names, excerpt(id))
+	}
+	sort.Strings(names)
+	h.names = strings.Join(names, ", ")
+	for name, t := range conf.Tokens {
+		if name == "" || t == "" {
+			errs = append(errs, fmt.Errorf("lowkey: token %q needs a name and a value", name))
+		}
+		h.tokens = append(h.tokens, token{name, sha256.Sum256([]byte(t))})
+	}
+	switch {
+	case h.maxBody == 0:
+		h.maxBody = 8 << 20
+	case h.maxBody < 0:
+		h.maxBody = 1<<63 - 2
+	}
+	if h.bodyTimeout == 0 {
+		h.bodyTimeout = 30 * time.Second
+	}
+	if h.log == nil {
+		h.log = slog.Default()
+	}
+	return h, errors.Join(errs...)
+}
+
+// ServeHTTP serves one turn. The order of the checks is the protocol page's ("Settled readings").
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	if r.Method != http.MethodPost {
+		h.refuse(ctx, w, refuse(http.StatusMethodNotAllowed, "method", "Turns are sent with POST, not %s.", excerpt(r.Method)))
+		return
+	}
+	principal, ok := h.authenticate(r.Header)
+	if !ok {
+		f := refuse(http.StatusUnauthorized, "unauthenticated", "This server asks for a bearer token: send the header Authorization with one that it knows.")
+		f.closing = r.ContentLength != 0
+		h.refuse(ctx, w, f)
+		return
+	}
+	if !acceptType(r.Header) {
+		h.refuse(ctx, w, refuse(http.StatusUnsupportedMediaType, "media-type", "The Content-Type is %s, expected application/json.", excerpt(r.Header.Get("Content-Type"))))
+		return
+	}
+	gz, ok := encoding(r.Header)
+	if !ok {
+		h.refuse(ctx, w, refuse(http.StatusUnsupportedMediaType, "encoding", "The Content-Encoding is %s, expected gzip or none.", excerpt(strings.Join(r.Header["Content-Encoding"], ", "))))
+		return
+	}
+	rc := http.NewResponseController(w)
+	cleared := h.bodyDeadline(rc)
+	body, f := h.readBody(r, gz)
+	if f != nil {
+		h.refuse(ctx, w, f)
+		return
+	}
+	cleared()
+	spec, f := h.parse(body, principal)
+	if f != nil {
+		h.refuse(ctx, w, f)
+		return
+	}
+	turnID := spec.Turn.ID
+	stream, err := h.engine.Start(ctx, spec)
+	if err != nil {
+		h.refuse(ctx, w, startRefusal(err, turnID))
+		return
+	}
+	switch stream.Repeat {
+	case runtime.Joined:
+		h.engine.Refuse(ctx, adapters.Lowkey, "joined")
+	case runtime.Replayed:
+		h.engine.Refuse(ctx, adapters.Lowkey, "replayed")
+	}
+	streamHeader(w.Header())
+	err = stream.Serve(&conn{w: w, rc: rc, handler: h}, ctx.Done())
+	if errors.Is(err, runtime.ErrOutgrown) { // it grew between the look-up and here
+		h.refuse(ctx, w, startRefusal(err, turnID))
+	}
+}
+
+// authenticate finds the token that a host sent. All tokens are compared, in constant time.
+func (h *Handler) authenticate(header http.Header) (principal string, ok bool) {
+	if len(h.tokens) == 0 {
+		return "", true
+	}
+	scheme, value, _ := strings.Cut(header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", false
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(value)))
+	for i := range h.tokens {
+		if subtle.ConstantTimeCompare(sum[:], h.tokens[i].sum[:]) == 1 {
+			principal, ok = h.tokens[i].name, true
+		}
+	}
+	return principal, ok
+}
+
+var (
+	contentType = []string{"application/x-ndjson; charset=utf-8"}
+	noStore     = []string{"no-store"}
+	noBuffering = []string{"no"}
+)
+
+// streamHeader sets the header that streams and refusals share.
+func streamHeader(h http.Header) {
+	h["Content-Type"] = contentType
+	h["Cache-Control"] = noStore
+	h["X-Accel-Buffering"] = noBuffering
+}
+
+// conn is the host's connection as the turn's log writes to it.
+type conn struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	handler *Handler
+}
+
+func (c *conn) Write(p []byte) (int, error) { return c.w.Write(p) }
+
+func (c *conn) Flush() error {
+	err := c.rc.Flush()
+	if err != nil && errors.Is(err, http.ErrNotSupported) {
+		c.handler.warnFlush.Do(func() {
+			c.handler.log.Warn("a middleware's ResponseWriter cannot flush, so events arrive late: give it an Unwrap method",
+				"writer", fmt.Sprintf("%T", c.w))
+		})
+	}
+	return err
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.rc.SetWriteDeadline(t) }

@@ -1,0 +1,239 @@
+package lowkey
+
+import (
+	"compress/gzip"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/session"
+	wire "github.com/backline-dev/backline/schema/lowkey"
+)
+
+// scratch is what a request needs only until its turn is over.
+type scratch struct {
+	req    wire.Request
+	window []adapters.Message
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// maxPooledWindow is the longest window whose memory is kept for the next request.
+const maxPooledWindow = 1024
+
+// Recycle implements [runtime.Recycler].
+func (s *scratch) Recycle() {
+	if cap(s.window) > maxPooledWindow {
+		return
+	}
+	clear(s.window)
+	s.window = s.window[:0]
+	scratches.Put(s)
+}
+
+// acceptType tells whether a Content-Type is JSON. None at all is accepted.
+func acceptType(h http.Header) bool {
+	v := h.Get("Content-Type")
+	if v == "application/json" || v == "" {
+		return true
+	}
+	t, _, err := mime.ParseMediaType(v)
+	if err != nil {
+		return false
+	}
+	return t == "application/json" || strings.HasSuffix(t, "+json") && strings.Contains(t, "/")
+}
+
+// encoding reads Content-Encoding: false means none, true gzip.
+func encoding(h http.Header) (gz bool, ok bool) {
+	v := h["Content-Encoding"]
+	if len(v) == 0 {
+		return false, true
+	}
+	if len(v) > 1 {
+		return false, false
+	}
+	switch strings.ToLower(strings.TrimSpace(v[0])) {
+	case "", "identity":
+		return false, true
+	case "gzip", "x-gzip":
+		return true, true
+	}
+	return false, false
+}
+
+var gzips sync.Pool
+
+// firstRead is how much is allocated on the word of a Content-Length alone.
+const firstRead = 512 << 10
+
+// readBody reads a whole body within the limit, which counts decoded bytes as they are read.
+func (h *Handler) readBody(r *http.Request, gz bool) ([]byte, *refusal) {
+	limit := h.maxBody
+	src, length := io.Reader(r.Body), r.ContentLength
+	if !gz && length > limit {
+		return nil, h.tooLarge()
+	}
+	if gz {
+		length = -1
+		z, _ := gzips.Get().(*gzip.Reader)
+		var err error
+		if z == nil {
+			z, err = gzip.NewReader(r.Body)
+		} else {
+			err = z.Reset(r.Body)
+		}
+		if z != nil {
+			defer gzips.Put(z)
+		}
+		if err != nil {
+			return nil, readFailure(err, true)
+		}
+		src = z
+	}
+	size := int64(4 << 10)
+	if length >= 0 {
+		size = min(length, firstRead)
+	}
+	buf := make([]byte, 0, size+1) // one more, so that the end is seen without growing
+	for {
+		if int64(len(buf)) > limit {
+			return nil, h.tooLarge()
+		}
+		if len(buf) == cap(buf) {
+			grown := make([]byte, len(buf), min(2*int64(cap(buf)), max(limit, int64(cap(buf)))+1))
+			copy(grown, buf)
+			buf = grown
+		}
+		n, err := src.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			if int64(len(buf)) > limit {
+				return nil, h.tooLarge()
+			}
+			return buf, nil
+		}
+		if err != nil {
+			return nil, readFailure(err, gz)
+		}
+	}
+}
+
+func (h *Handler) tooLarge() *refusal {
+	f := refuse(http.StatusRequestEntityTooLarge, "too-large", "The request is larger than the limit of %d bytes.", h.maxBody)
+	f.closing = true
+	return f
+}
+
+func readFailure(err error, gz bool) *refusal {
+	var f *refusal
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		f = refuse(http.StatusRequestTimeout, "slow-body", "The request's body did not arrive in time.")
+	case gz && (errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum)):
+		f = refuse(http.StatusBadRequest, "bad-gzip", "The request's body is not valid gzip: expected whole gzip members and nothing behind them.")
+	case gz:
+		f = refuse(http.StatusBadRequest, "bad-gzip", "The request's body could not be decompressed: expected whole gzip members, found a damaged or truncated one.")
+	default:
+		f = refuse(http.StatusBadRequest, "cut-body", "The request's body ended before it was complete.")
+	}
+	f.closing = true
+	return f
+}
+
+// parse makes a turn of a request. The turn's strings share memory with it.
+func (h *Handler) parse(body []byte, principal string) (*runtime.Spec, *refusal) {
+	s := scratches.Get().(*scratch)
+	q := &s.req
+	if err := wire.Parse(body, q); err != nil {
+		s.Recycle()
+		return nil, explain(err, body)
+	}
+	plugin, ok := h.plugins[q.PluginID]
+	if !ok {
+		s.Recycle()
+		return nil, refuse(http.StatusNotFound, "unknown-plugin", "This server does not host the plugin %s; it hosts %s.", excerpt(q.PluginID), h.names)
+	}
+	s.window = appendWindow(s.window[:0], q)
+	clear(q.TranscriptWindow)
+
+	flag := "0"
+	if q.Turn.Headless {
+		flag = "1"
+	}
+	return &runtime.Spec{
+		Turn: adapters.Turn{
+			Protocol:       adapters.Lowkey,
+			ID:             q.Turn.TurnID,
+			PluginID:       plugin.id,
+			AgentID:        q.SessionHandle.AgentID,
+			ConversationID: q.SessionHandle.SessionID,
+			ProjectPath:    q.SessionHandle.ProjectPath,
+			Principal:      principal,
+			Message:        q.Turn.Message,
+			User:           adapters.User{Name: q.Turn.UserName},
+			Flags:          adapters.Flags{Headless: q.Turn.Headless},
+			Raw:            unsafe.String(unsafe.SliceData(body), len(body)),
+		},
+		Adapter:     plugin.adapter,
+		Sink:        sink{},
+		Session:     session.Key{Plugin: plugin.id, Principal: principal, Handle: q.SessionHandle.ID},
+		Window:      s.window,
+		Owner:       s,
+		Fingerprint: runtime.Fingerprint(q.Turn.Message, flag, q.Turn.UserName),
+		PublicTexts: true,
+	}, nil
+}
+
+// appendWindow makes the history of a transcript window: the newest messages that the host's own limit
+// allows, without the message that this turn is about.
+func appendWindow(dst []adapters.Message, q *wire.Request) []adapters.Message {
+	w := q.TranscriptWindow
+	if n := len(w); n > 0 && w[n-1].Role == wire.RoleUser && w[n-1].TurnID == q.Turn.TurnID {
+		w = w[:n-1]
+	}
+	if over := len(w) - q.Limits.TranscriptWindowMessages; over > 0 {
+		w = w[over:]
+	}
+	for i := range w {
+		e := &w[i]
+		dst = append(dst, adapters.Message{
+			Role:      role(e.Role),
+			Content:   e.Content,
+			Time:      e.Timestamp.Time(),
+			AgentID:   e.AgentID,
+			AgentName: e.AgentName,
+			TurnID:    e.TurnID,
+		})
+	}
+	return dst
+}
+
+func role(r wire.Role) adapters.Role {
+	switch r {
+	case wire.RoleUser:
+		return adapters.RoleUser
+	case wire.RoleAgent:
+		return adapters.RoleAgent
+	default:
+		return adapters.RoleSystem
+	}
+}
+
+// bodyDeadline bounds the reading of a body; a server's own read timeout would go on counting and
+// cancel the request in the middle of its stream, so it is cleared afterwards.
+func (h *Handler) bodyDeadline(rc *http.ResponseController) (clear func()) {
+	if h.bodyTimeout > 0 {
+		_ = rc.SetReadDeadline(time.Now().Add(h.bodyTimeout)) // without it the server's own holds
+	}
+	return func() { _ = rc.SetReadDeadline(time.Time{}) }
+}
+
