@@ -20,8 +20,12 @@ type key struct {
 // Reset empties the set.
 func (k *Keys) Reset() { k.n = 0 }
 
-// Len is the number of keys in the set.
-func (k *Keys) Len() int { return k.n }
+// Trim drops memory beyond what ordinary objects need.
+func (k *Keys) Trim() {
+	if cap(k.table) > 1<<12 {
+		k.table = nil
+	}
+}
 
 // Add adds the key whose quotes are at open and end and tells whether it was new. Keys are the same
 // if they are after unescaping.

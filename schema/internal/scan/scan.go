@@ -12,6 +12,8 @@ const MaxLen = math.MaxUint32
 // A Scanner holds the memory that [Scanner.Value] needs. The zero value is ready; it may be used
 // again and again, by one goroutine at a time.
 type Scanner struct {
+	// Values counts the values that were scanned, those inside others included.
+	Values int
 	frames []frame
 }
 
@@ -24,21 +26,26 @@ type frame struct {
 var scanners = sync.Pool{New: func() any { return new(Scanner) }}
 
 // Get returns a scanner for the caller's own use until [Scanner.Put].
-func Get() *Scanner { return scanners.Get().(*Scanner) }
+func Get() *Scanner {
+	s := scanners.Get().(*Scanner)
+	s.Values = 0
+	return s
+}
 
 // Put gives a scanner back.
 func (s *Scanner) Put() {
-	// A hostile text must not leave its memory behind.
-	const keep = 1 << 12
+	s.Trim()
+	scanners.Put(s)
+}
+
+// Trim drops memory beyond what ordinary texts need, so that a hostile one does not leave its behind.
+func (s *Scanner) Trim() {
 	if len(s.frames) > 256 {
 		s.frames = nil
 	}
 	for i := range s.frames {
-		if cap(s.frames[i].keys.table) > keep {
-			s.frames[i].keys.table = nil
-		}
+		s.frames[i].keys.Trim()
 	}
-	scanners.Put(s)
 }
 
 // Doc scans a whole text. maxDepth is the number of arrays and objects that may be open at once.
@@ -81,6 +88,7 @@ func (s *Scanner) Value(doc []byte, i, depth, maxDepth int) (end int, f Fault) {
 	var top *frame
 
 value:
+	s.Values++
 	i = Space(doc, i)
 	if i >= len(doc) {
 		return i, WantValue

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"unicode/utf16"
@@ -35,7 +36,7 @@ func String(doc []byte, i int) (end int, escaped bool, f Fault) {
 			seen |= x
 			if m != 0 {
 				i += bits.TrailingZeros64(m) >> 3
-				break
+				goto special
 			}
 			i += 8
 		}
@@ -49,6 +50,7 @@ func String(doc []byte, i int) (end int, escaped bool, f Fault) {
 			}
 			return i, escaped, Unterminated
 		}
+	special:
 		switch doc[i] {
 		case '"':
 			if seen&highs != 0 && !utf8.Valid(doc[start:i]) {
@@ -123,12 +125,12 @@ func hex4(b []byte) rune {
 func AppendUnescaped(dst, raw []byte) []byte {
 	for i := 0; i < len(raw); {
 		if raw[i] != '\\' {
-			from := i
-			for i < len(raw) && raw[i] != '\\' {
-				i++
+			n := bytes.IndexByte(raw[i:], '\\')
+			if n < 0 {
+				return append(dst, raw[i:]...)
 			}
-			dst = append(dst, raw[from:i]...)
-			continue
+			dst = append(dst, raw[i:i+n]...)
+			i += n
 		}
 		c := raw[i+1]
 		i += 2
