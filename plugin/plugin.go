@@ -3,7 +3,9 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -146,7 +148,11 @@ func (p *Plugin) serveReady(w http.ResponseWriter, _ *http.Request) {
 func (p *Plugin) serveManifest(w http.ResponseWriter, r *http.Request) {
 	m := p.conf.Manifest
 	if m == nil {
-		m = p.ownManifest(r)
+		var err error
+		if m, err = p.ownManifest(r); err != nil {
+			answer(w, http.StatusBadRequest, "no manifest can be made for the address that this request came to")
+			return
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
@@ -154,16 +160,14 @@ func (p *Plugin) serveManifest(w http.ResponseWriter, r *http.Request) {
 }
 
 // ownManifest names the address that the request came to.
-func (p *Plugin) ownManifest(r *http.Request) *manifest.Manifest {
+func (p *Plugin) ownManifest(r *http.Request) (*manifest.Manifest, error) {
 	scheme := "http"
 	if r.TLS != nil {
 		scheme = "https"
 	}
 	id := p.conf.ID
 	if id == "" {
-		for id = range p.conf.Adapters {
-			break
-		}
+		id = slices.Min(slices.Collect(maps.Keys(p.conf.Adapters)))
 	}
 	return manifest.New(id, scheme+"://"+r.Host+p.conf.Prefix+p.conf.TurnPath)
 }
