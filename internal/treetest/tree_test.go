@@ -13,7 +13,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -191,15 +190,6 @@ func parse(t *testing.T, p *goPackage, fset *token.FileSet, names []string, mode
 		files = append(files, f)
 	}
 	return files
-}
-
-// matches reports whether a package path fits a pattern: path.Match, and "..." for everything.
-func matches(pattern, rel string) bool {
-	if pattern == "..." {
-		return true
-	}
-	ok, err := path.Match(pattern, rel)
-	return ok && err == nil
 }
 
 // read returns a file of the checkout.
