@@ -209,16 +209,18 @@ func TestCausesOfTheEnd(t *testing.T) {
 		}},
 		{adapters.CausePanic, func(context.Context, *adapters.Turn, adapters.Writer) error { panic("no") }},
 	} {
-		var kept context.Context
+		var cause func() adapters.Cause // asked once the turn is over
 		res := run(t, nil, func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
-			kept = ctx
+			cause = func() adapters.Cause { return adapters.CauseOf(ctx) }
 			return tt.f(ctx, turn, w)
 		})
-		if got := adapters.CauseOf(kept); got != tt.want {
+		if got := cause(); got != tt.want {
 			t.Errorf("the context of a turn with error %v ended because of %q, want %q", res.Err, got, tt.want)
 		}
 	}
 }
+
+var nothing any
 
 // An errorThatPanics cannot even be shown.
 type errorThatPanics struct{}
@@ -236,7 +238,7 @@ func TestPanicsEndTheTurnAlone(t *testing.T) {
 	}{
 		{"value", func(context.Context, *adapters.Turn, adapters.Writer) error { panic("boom") }, nil, "the adapter panicked: boom"},
 		{"error", func(context.Context, *adapters.Turn, adapters.Writer) error { panic(boom) }, boom, "the adapter panicked: boom"},
-		{"nil", func(context.Context, *adapters.Turn, adapters.Writer) error { panic(nil) }, nil, "panic called with nil argument"},
+		{"nil", func(context.Context, *adapters.Turn, adapters.Writer) error { panic(nothing) }, nil, "panic called with nil argument"},
 		{"abort", func(context.Context, *adapters.Turn, adapters.Writer) error { panic(http.ErrAbortHandler) }, http.ErrAbortHandler, "abort"},
 		{"goexit", func(context.Context, *adapters.Turn, adapters.Writer) error { goruntime.Goexit(); return nil }, nil, "the adapter ended its goroutine"},
 		{"panicking error", func(context.Context, *adapters.Turn, adapters.Writer) error { panic(errorThatPanics{}) }, nil, "PANIC=Error method: no words"},

@@ -58,7 +58,7 @@ func TestEchoReturnsTheErrorOfAWrite(t *testing.T) {
 	}
 }
 
-func Example() {
+func ExampleNew() {
 	res := adaptertest.Run(context.Background(), echo.New(), adaptertest.NewTurn("hello, hello"))
 	fmt.Println(res.Text())
 	// Output: hello, hello
