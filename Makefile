@@ -63,9 +63,10 @@ generate: ## Write the generated files anew.
 .PHONY: generated
 generated: ## Fail if a generated file is not current (works on a copy; changes nothing).
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
-	git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [ ! -e "$$f" ] || printf '%s\0' "$$f"; done > "$$copy.list"; \
+	git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [ ! -e "$$f" ] || printf '%s\0' "$$f"; done > "$$copy/list"; \
 	mkdir "$$copy/before" "$$copy/after"; \
-	tar -c --null -T "$$copy.list" | tee >(tar -x -C "$$copy/before") | tar -x -C "$$copy/after"; rm "$$copy.list"; \
+	tar -c --null -T "$$copy/list" | tar -x -C "$$copy/before"; \
+	cp -a "$$copy/before/." "$$copy/after/"; \
 	(cd "$$copy/after" && go generate ./...); \
 	diff -r -u "$$copy/before" "$$copy/after" || { echo 'generated files are not current: run make generate' >&2; exit 1; }
 

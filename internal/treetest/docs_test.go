@@ -278,7 +278,7 @@ func TestShellBlocksAreTrue(t *testing.T) {
 type shellCheck struct {
 	exists  func(rel string) bool
 	targets []string
-	// help returns what `backline … --help` prints; nil while there is no such command.
+	// help returns what `backline … --help` prints; nil where the tree has no such command.
 	help func(command []string) (string, error)
 }
 
@@ -350,7 +350,7 @@ var (
 // backline walks the words of a backline command line along the help texts.
 func (c *shellCheck) backline(args []string) error {
 	if c.help == nil {
-		return nil
+		return errors.New("there is no cmd/backline to ask for its commands")
 	}
 	var command []string
 	name := func() string { return strings.Join(append([]string{"backline"}, command...), " ") }

@@ -137,13 +137,12 @@ func (tr *tree) own() []*goPackage {
 	return list
 }
 
-// need returns the package with this path below the module. Where it is not written yet, the test is
-// skipped.
+// need returns the package with this path below the module.
 func (tr *tree) need(t *testing.T, rel string) *goPackage {
 	t.Helper()
 	p := tr.packages[module+"/"+rel]
 	if p == nil {
-		t.Skipf("there is no package %s yet; this test begins with it", rel)
+		t.Fatalf("there is no package %s", rel)
 	}
 	return p
 }
