@@ -100,6 +100,19 @@ const (
 // Error makes a Cause an error, so that it can be a context's cause.
 func (c Cause) Error() string { return "turn ended: " + string(c) }
 
+// Is makes the causes that are limits of time match [context.DeadlineExceeded], and the others that
+// come from outside the adapter [context.Canceled], because libraries return a context's cause where
+// they used to return its error.
+func (c Cause) Is(target error) bool {
+	switch c {
+	case CauseTurnTimeout, CauseFirstOutput, CauseIdle:
+		return target == context.DeadlineExceeded
+	case CauseHostGone, CauseHostStalled, CauseStopped, CauseDrain, CauseSessionBusy:
+		return target == context.Canceled
+	}
+	return false
+}
+
 // CauseOf tells why ctx, or one derived from it, was cancelled. It is empty while ctx is live, and
 // where the cancellation was not the engine's.
 func CauseOf(ctx context.Context) Cause {
