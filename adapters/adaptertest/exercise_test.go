@@ -117,17 +117,17 @@ func TestExerciseFindsBadAdapters(t *testing.T) {
 		{
 			name:       "ignores a cancellation from the start",
 			newAdapter: static(slow),
-			fails:      adaptertest.CancelledBefore, want: "did not return within 200ms",
+			fails:      adaptertest.CancelledBefore, want: "did not return within 500ms",
 		},
 		{
 			name:       "ignores a cancellation",
 			newAdapter: static(slow),
-			fails:      adaptertest.CancelledMeanwhile, want: "did not return within 200ms",
+			fails:      adaptertest.CancelledMeanwhile, want: "did not return within 500ms",
 		},
 		{
 			name:       "ignores a deadline",
 			newAdapter: static(slow),
-			fails:      adaptertest.DeadlinePasses, want: "did not return within 200ms",
+			fails:      adaptertest.DeadlinePasses, want: "did not return within 500ms",
 		},
 		{
 			name:       "the long message is short",
@@ -275,6 +275,6 @@ func TestExerciseFindsBadAdapters(t *testing.T) {
 // slow takes longer than the suite's limits, and ends so that the tests leave no goroutine.
 func slow(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
 	_ = w.Text("wait")
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(700 * time.Millisecond)
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 // adapters that must not pass.
 func Problems(c Case, s Suite, newAdapter func() adapters.Adapter) []string {
 	e := newExercise(s, newAdapter)
-	e.atMost, e.promptly, e.silence = 2*time.Second, 200*time.Millisecond, 20*time.Millisecond
+	e.atMost, e.promptly, e.silence = 5*time.Second, 500*time.Millisecond, 20*time.Millisecond
 	for _, x := range exercises {
 		if x.name == c {
 			return e.problems(x.run)
