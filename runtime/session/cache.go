@@ -1,6 +1,7 @@
 package session
 
 import (
+	"hash/maphash"
 	"strings"
 	"sync"
 	"time"
@@ -27,11 +28,12 @@ func (k Key) clone() Key {
 type Cache struct {
 	cfg   Config
 	start time.Time
+	seed  maphash.Seed
 
 	// mu guards what follows, the links and states of leases, and the fields of entries that say so.
 	// It is held for a few map operations at a time.
 	mu      sync.Mutex
-	kept    *simplelru.LRU[Key, *entry]
+	kept    *simplelru.LRU[hash, *entry]
 	bytes   int64 // the sum of the kept entries' bytes
 	evicted int64
 	lost    lostKeys
@@ -39,9 +41,18 @@ type Cache struct {
 	waiting int
 }
 
+// A hash stands for a key in the LRU: that saves it two copies of the key, and comparing its strings
+// at each step of a turn. An entry has its whole key, which is what counts. Should two keys ever have
+// one hash (of 64 bits, seeded at random), each drives the other out.
+type hash uint64
+
+func (c *Cache) hash(k Key) hash { return hash(maphash.Comparable(c.seed, k)) }
+
 // An entry is one session as it is remembered. While a lease is held the entry is its alone, kept or
 // not.
 type entry struct {
+	key    Key // the entry's own copy
+	hash   hash
 	said   []adapters.Message
 	values []value // sorted by key
 
@@ -57,7 +68,7 @@ type entry struct {
 // New returns an empty cache.
 func New(cfg Config) (*Cache, error) {
 	cfg = cfg.withLimits()
-	kept, err := simplelru.NewLRU[Key, *entry](cfg.Entries, nil)
+	kept, err := simplelru.NewLRU[hash, *entry](cfg.Entries, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +76,8 @@ func New(cfg Config) (*Cache, error) {
 		cfg:   cfg,
 		start: time.Now(),
 		kept:  kept,
-		lost:  newLostKeys(rememberedLost),
+		seed:  maphash.MakeSeed(),
+		lost:  lostKeys{max: rememberedLost, at: make(map[hash]int)},
 		held:  make(map[Key]*Lease),
 	}, nil
 }
@@ -107,49 +119,38 @@ func (c *Cache) now() time.Duration { return time.Since(c.start) }
 // The methods below need c.mu.
 
 // find returns the session's entry, or nil and how a session without one is to be called.
-func (c *Cache) find(key Key) (*entry, adapters.Continuity) {
-	e, ok := c.kept.Get(key)
-	if ok {
+func (c *Cache) find(key Key, h hash) (*entry, adapters.Continuity) {
+	e, ok := c.kept.Get(h)
+	if ok && e.key == key {
 		now := c.now()
 		if now-e.used < c.cfg.TTL {
 			e.used = now
 			return e, adapters.ContinuitySame
 		}
-		c.kept.Remove(key)
-		c.drop(key, e)
+		c.drop(e)
 	}
-	if c.lost.has(key) {
+	if c.lost.has(h) {
 		return nil, adapters.ContinuityEvicted
 	}
 	return nil, adapters.ContinuityNew
 }
 
-// settle counts that e, which a lease on key works on, has grown by delta bytes, and keeps it as the
-// most recently used one, if the limits allow.
-func (c *Cache) settle(key Key, e *entry, delta int64) {
+// settle counts that e, which a lease works on, has grown by delta bytes, and keeps it as the most
+// recently used one, if the limits allow.
+func (c *Cache) settle(e *entry, delta int64) {
 	e.bytes += delta
 	if e.kept {
 		c.bytes += delta
 	}
 	if e.bytes > c.cfg.Bytes {
-		if e.kept {
-			c.kept.Remove(key)
-		}
-		c.drop(key, e)
+		c.drop(e)
 		return
 	}
 	e.used = c.now()
 	if e.kept {
-		c.kept.Get(key)
+		c.kept.Get(e.hash)
 	} else {
-		c.expire(e.used, 16)
-		for c.kept.Len() >= c.cfg.Entries {
-			c.dropOldest()
-		}
-		c.kept.Add(key.clone(), e)
-		c.bytes += e.bytes
-		e.kept, e.dropped = true, false
-		c.lost.remove(key)
+		c.insert(e)
 	}
 	// This ends at e at the latest, which is the newest and fits.
 	for c.bytes > c.cfg.Bytes {
@@ -157,50 +158,59 @@ func (c *Cache) settle(key Key, e *entry, delta int64) {
 	}
 }
 
+func (c *Cache) insert(e *entry) {
+	c.expire(e.used, 16)
+	if other, ok := c.kept.Peek(e.hash); ok {
+		c.drop(other)
+	}
+	for c.kept.Len() >= c.cfg.Entries {
+		c.dropOldest()
+	}
+	c.kept.Add(e.hash, e)
+	c.bytes += e.bytes
+	e.kept, e.dropped = true, false
+	c.lost.remove(e.hash)
+}
+
 // expire drops the oldest entries while they have outlived their time, at most limit of them, and
 // tells whether there may be more.
 func (c *Cache) expire(now time.Duration, limit int) (more bool) {
 	for range limit {
-		key, e, ok := c.kept.GetOldest()
+		_, e, ok := c.kept.GetOldest()
 		if !ok || now-e.used < c.cfg.TTL {
 			return false
 		}
 		if e.leased {
 			// Not idle: a turn works on it.
 			e.used = now
-			c.kept.Get(key)
+			c.kept.Get(e.hash)
 			continue
 		}
-		c.dropOldest()
+		c.drop(e)
 	}
 	return true
 }
 
 func (c *Cache) dropOldest() {
-	if key, e, ok := c.kept.RemoveOldest(); ok {
-		c.drop(key, e)
+	if _, e, ok := c.kept.GetOldest(); ok {
+		c.drop(e)
 	}
 }
 
-// drop counts that e was evicted, or was too large to be let in.
-func (c *Cache) drop(key Key, e *entry) {
-	if e.kept {
-		e.kept = false
-		c.bytes -= e.bytes
-	}
+// drop evicts e, or notes that e was too large to be let in.
+func (c *Cache) drop(e *entry) {
+	c.remove(e)
 	if !e.dropped {
 		e.dropped = true
 		c.evicted++
-		c.lost.add(key)
+		c.lost.add(e.hash)
 	}
 }
 
-// forget drops e without a trace. e may be nil.
-func (c *Cache) forget(key Key, e *entry) {
-	if e != nil && e.kept {
-		c.kept.Remove(key)
+func (c *Cache) remove(e *entry) {
+	if e.kept {
+		c.kept.Remove(e.hash)
 		c.bytes -= e.bytes
 		e.kept = false
 	}
-	c.lost.remove(key)
 }

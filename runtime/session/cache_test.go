@@ -512,3 +512,34 @@ func TestFaultH2HeapDoesNotGrow(t *testing.T) {
 	}
 	runtime.KeepAlive(c)
 }
+
+// No session sees another's, also where two keys have one hash: each drives the other out.
+func TestTwoKeysWithOneHash(t *testing.T) {
+	t.Parallel()
+	c := newCache(t, session.Config{})
+	a, b := key("a"), key("b")
+	turn(t, c, a, nil, "of a", "of a")
+	l := acquire(t, c, a)
+	store(t, l, "k", `"of a"`)
+	l.Release()
+
+	l = c.AcquireAs(b, a)
+	history, how := l.Join(talk(agent("of a")))
+	wantHistory(t, history, talk(agent("of a")))
+	wantHow(t, how, adapters.ContinuityNew)
+	wantValue(t, l, "k", "")
+	check(t, c)
+	store(t, l, "k", `"of b"`)
+	l.Release()
+	check(t, c)
+	if s := c.Stats(); s.Entries != 1 || s.Evicted != 1 {
+		t.Errorf("%+v, want one driven out by the other", s)
+	}
+
+	l = acquire(t, c, a)
+	wantValue(t, l, "k", "")
+	l.Release()
+	l = c.AcquireAs(b, a)
+	wantValue(t, l, "k", `"of b"`)
+	l.Release()
+}

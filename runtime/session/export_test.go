@@ -23,7 +23,11 @@ func (c *Cache) Limits() Config { return c.cfg }
 func (c *Cache) Kept() []Key {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.kept.Keys()
+	var keys []Key
+	for _, e := range c.kept.Values() {
+		keys = append(keys, e.key)
+	}
+	return keys
 }
 
 // LostMemory returns how many evicted keys are remembered, and in how many places.
@@ -37,7 +41,7 @@ func (c *Cache) LostMemory() (keys, places int) {
 func (c *Cache) Said(key Key) []adapters.Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e, ok := c.kept.Peek(key); ok {
+	if e, ok := c.kept.Peek(c.hash(key)); ok && e.key == key {
 		return e.said
 	}
 	return nil
@@ -49,8 +53,8 @@ func (c *Cache) Check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var sum int64
-	for _, key := range c.kept.Keys() {
-		e, _ := c.kept.Peek(key)
+	for _, e := range c.kept.Values() {
+		key := e.key
 		n := EntryOverhead + len(key.Plugin+key.Principal+key.Handle)
 		for _, m := range e.said {
 			n += MessageOverhead + len(m.Content+string(m.Role)+m.AgentID+m.AgentName+m.TurnID)
@@ -64,7 +68,7 @@ func (c *Cache) Check() error {
 		if !e.kept || e.dropped || e.leased != (c.held[key] != nil) {
 			return fmt.Errorf("%v: kept %t, dropped %t, leased %t", key, e.kept, e.dropped, e.leased)
 		}
-		if c.lost.has(key) {
+		if c.lost.has(e.hash) {
 			return fmt.Errorf("%v is kept and remembered as evicted", key)
 		}
 		sum += int64(n)
@@ -78,4 +82,13 @@ func (c *Cache) Check() error {
 		return fmt.Errorf("%d entries are kept, over the limit of %d", c.kept.Len(), c.cfg.Entries)
 	}
 	return nil
+}
+
+// AcquireAs takes key's idle session as if key had the hash of like.
+func (c *Cache) AcquireAs(key, like Key) *Lease {
+	l := &Lease{c: c, key: key, hash: c.hash(like)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hand(l)
+	return l
 }

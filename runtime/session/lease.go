@@ -30,6 +30,7 @@ type Lease struct {
 
 	// The queue, under c.mu. The lease that holds the session is its head and also knows its end.
 	key        Key
+	hash       hash
 	prev, next *Lease
 	last       *Lease
 
@@ -62,7 +63,7 @@ type value struct {
 // Enqueue takes the next place in the queue of key's session, at once, and does not block: the lease
 // is held already where nobody was before it, else [Lease.Wait] tells when it is.
 func (c *Cache) Enqueue(key Key) *Lease {
-	l := &Lease{c: c, key: key}
+	l := &Lease{c: c, key: key, hash: c.hash(key)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	head := c.held[key]
@@ -80,7 +81,7 @@ func (c *Cache) Enqueue(key Key) *Lease {
 
 // TryAcquire returns a held lease on key's session if no turn holds or awaits it, else false.
 func (c *Cache) TryAcquire(key Key) (*Lease, bool) {
-	l := &Lease{c: c, key: key}
+	l := &Lease{c: c, key: key, hash: c.hash(key)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.held[key] != nil {
@@ -96,7 +97,7 @@ func (c *Cache) hand(l *Lease) {
 		l.last = l
 	}
 	c.held[l.key] = l
-	l.entry, l.origin = c.find(l.key)
+	l.entry, l.origin = c.find(l.key, l.hash)
 	if l.entry != nil {
 		l.entry.leased = true
 	}
@@ -157,7 +158,7 @@ func (l *Lease) Release() {
 			e.leased = false
 			if e.kept {
 				e.used = c.now()
-				c.kept.Get(l.key)
+				c.kept.Get(l.hash)
 			}
 		}
 		// Not overwritten by the next one: the map might keep this turn's key, in its request's memory.
@@ -221,7 +222,7 @@ func concat(a, b []adapters.Message) []adapters.Message {
 	if n == 0 {
 		return []adapters.Message{}
 	}
-	const room = 3 // the current message, the answer, and one to spare
+	const room = 2 // the current message, and one to spare
 	return append(append(make([]adapters.Message, 0, n+room), a...), b...)
 }
 
@@ -275,10 +276,13 @@ func (l *Lease) Forget() bool {
 	if !l.mine() {
 		return false
 	}
-	l.c.mu.Lock()
-	l.c.forget(l.key, l.entry)
-	l.c.mu.Unlock()
 	was := l.entry != nil
+	l.c.mu.Lock()
+	if was {
+		l.c.remove(l.entry)
+	}
+	l.c.lost.remove(l.hash)
+	l.c.mu.Unlock()
 	l.entry, l.origin = nil, adapters.ContinuityNew
 	l.keep, l.overlap = 0, 0
 	return was
@@ -393,7 +397,7 @@ func (l *Lease) create() int64 {
 	if l.entry != nil {
 		return 0
 	}
-	l.entry = &entry{leased: true}
+	l.entry = &entry{key: l.key.clone(), hash: l.hash, leased: true}
 	return entrySize(l.key)
 }
 
@@ -401,5 +405,5 @@ func (l *Lease) create() int64 {
 func (l *Lease) settle(delta int64) {
 	l.c.mu.Lock()
 	defer l.c.mu.Unlock()
-	l.c.settle(l.key, l.entry, delta)
+	l.c.settle(l.entry, delta)
 }

@@ -1,27 +1,19 @@
 package session
 
-import "hash/maphash"
-
-// rememberedLost is how many evicted sessions are known as such. At most 3 MB.
+// rememberedLost is how many evicted sessions are known as such. They take at most 3 MB.
 const rememberedLost = 1 << 16
 
 // lostKeys remembers which keys were evicted, the last so many of them, by hash alone: it must not
-// bring back the memory that evicting them freed. Two keys with one hash (of 64 bits, seeded) would
-// at worst turn a "new" into an "evicted".
+// bring back the memory that evicting them freed. Two keys with one hash would at worst turn a "new"
+// into an "evicted".
 type lostKeys struct {
-	seed maphash.Seed
 	max  int
-	ring []uint64       // hashes in the order they came, overwritten from the oldest
-	next int            // where the next one goes, once the ring is full
-	at   map[uint64]int // where in ring a remembered hash is; a place that it does not name is stale
+	ring []hash       // in the order they came, overwritten from the oldest
+	next int          // where the next one goes, once the ring is full
+	at   map[hash]int // where in ring a remembered one is; a place that it does not name is stale
 }
 
-func newLostKeys(limit int) lostKeys {
-	return lostKeys{seed: maphash.MakeSeed(), max: limit, at: make(map[uint64]int)}
-}
-
-func (l *lostKeys) add(key Key) {
-	h := maphash.Comparable(l.seed, key)
+func (l *lostKeys) add(h hash) {
 	if len(l.ring) < l.max {
 		l.at[h] = len(l.ring)
 		l.ring = append(l.ring, h)
@@ -35,16 +27,9 @@ func (l *lostKeys) add(key Key) {
 	l.next = (l.next + 1) % l.max
 }
 
-func (l *lostKeys) has(key Key) bool {
-	if len(l.at) == 0 {
-		return false
-	}
-	_, ok := l.at[maphash.Comparable(l.seed, key)]
+func (l *lostKeys) has(h hash) bool {
+	_, ok := l.at[h]
 	return ok
 }
 
-func (l *lostKeys) remove(key Key) {
-	if len(l.at) != 0 {
-		delete(l.at, maphash.Comparable(l.seed, key))
-	}
-}
+func (l *lostKeys) remove(h hash) { delete(l.at, h) }

@@ -3,9 +3,9 @@ package session
 import "github.com/backline-dev/backline/adapters"
 
 // What surrounds text in memory, in bytes. Measured with 1,000,000 sessions, and rounded up:
-// BenchmarkSessions reports heap in use beside counted bytes.
+// BenchmarkSessions reports the heap beside the counted bytes.
 const (
-	entryOverhead   = 384 // an entry, its place in the LRU's map and list
+	entryOverhead   = 320 // an entry, its place in the LRU's map and list
 	messageOverhead = 136 // an adapters.Message, a quarter of spare room, rounding of its text
 	valueOverhead   = 96  // a value's place in its list, rounding of its bytes
 )
