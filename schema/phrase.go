@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -16,32 +17,56 @@ type phrases struct {
 // maxPhrase is how far phrases follow references and alternatives.
 const maxPhrase = 4
 
-// node returns the schema that an error's absolute keyword location lies in, where that is, and the
-// keyword. The schema is an object, or true or false.
-func (p phrases) node(location string) (node any, where, keyword string) {
-	base, fragment, _ := strings.Cut(location, "#")
+// A location is where in which document a schema is.
+type location struct {
+	doc  string
+	path []string
+}
+
+func (p phrases) at(l location) any { return lookup(p.docs[l.doc], l.path) }
+
+// node finds the schema, an object, true or false, that an error's absolute keyword location lies in,
+// and the keyword.
+func (p phrases) node(absolute string) (where location, keyword string) {
+	base, fragment, _ := strings.Cut(absolute, "#")
 	path := instancePath(strings.TrimSuffix(fragment, "/"))
 	n := len(path) - 1
 	if n >= 2 && path[n-2] == "dependentRequired" {
 		n -= 2 // dependentRequired/a/0
 	}
 	named := n > 0 && slices.Contains([]string{"properties", "patternProperties", "dependentSchemas", "$defs"}, path[n-1])
-	if whole, ok := lookup(p.docs[base], path).(bool); ok {
+	if _, ok := lookup(p.docs[base], path).(bool); ok {
 		// Either a schema, or the value of a keyword that takes true and false.
 		if n < 0 || named || path[n] != "additionalProperties" && path[n] != "uniqueItems" {
-			return whole, base, ""
+			return location{base, path}, ""
 		}
 	}
 	if n < 0 {
-		return lookup(p.docs[base], nil), base, ""
+		return location{base, nil}, ""
 	}
-	return lookup(p.docs[base], path[:n]), base, path[n]
+	return location{base, path[:n]}, path[n]
 }
 
-// property words what is expected of a schema's property.
-func (p phrases) property(schema map[string]any, where, name string) string {
-	properties, _ := schema["properties"].(map[string]any)
-	return p.phrase(properties[name], where, 0)
+// property words what is expected of the property that the schema at where requires. The schema may be
+// a condition or an alternative (then, allOf/0) of the one that tells more of the property.
+func (p phrases) property(where location, name string) string {
+	for path := where.path; ; path = path[:len(path)-1] {
+		schema, _ := lookup(p.docs[where.doc], path).(map[string]any)
+		properties, _ := schema["properties"].(map[string]any)
+		if property, ok := properties[name]; ok {
+			return p.phrase(property, where.doc, 0)
+		}
+		if len(path) == 0 {
+			return "a value"
+		}
+		switch last := path[len(path)-1]; last {
+		case "then", "else", "allOf", "anyOf", "oneOf":
+		default:
+			if _, err := strconv.Atoi(last); err != nil {
+				return "a value"
+			}
+		}
+	}
 }
 
 // phrase words what a schema in the document where expects.

@@ -166,21 +166,22 @@ func (s *Schema) translate(doc []byte, root any, leaves []*jsonschema.Validation
 	var list []request
 	for _, leaf := range leaves {
 		path := instancePath(leaf.InstanceLocation)
-		node, where, keyword := s.phrases.node(leaf.AbsoluteKeywordLocation)
+		where, keyword := s.phrases.node(leaf.AbsoluteKeywordLocation)
+		node := s.phrases.at(where)
 		schema, _ := node.(map[string]any)
 		instance, _ := lookup(root, path).(map[string]any)
 		switch {
 		case judgesKey(leaf.KeywordLocation):
 			list = append(list, request{
 				path: path, at: places.want(path),
-				expected: "under a key that is " + s.phrases.phrase(node, where, 0),
+				expected: "under a key that is " + s.phrases.phrase(node, where.doc, 0),
 			})
 		case keyword == "required" || keyword == "dependentRequired":
 			for _, name := range requires(schema, keyword, instance) {
 				if _, ok := instance[name]; !ok {
 					list = append(list, request{
 						name: name, missing: true, path: path, at: places.want(path),
-						expected: s.phrases.property(schema, where, name),
+						expected: s.phrases.property(where, name),
 					})
 				}
 			}
@@ -192,7 +193,7 @@ func (s *Schema) translate(doc []byte, root any, leaves []*jsonschema.Validation
 		case node == false:
 			list = append(list, request{path: path, at: places.want(path), expected: "no field of this name"})
 		default:
-			list = append(list, request{path: path, at: places.want(path), expected: s.phrases.phrase(node, where, 0)})
+			list = append(list, request{path: path, at: places.want(path), expected: s.phrases.phrase(node, where.doc, 0)})
 		}
 	}
 	scanner := scan.Get()

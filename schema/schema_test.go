@@ -78,6 +78,7 @@ func TestValidate(t *testing.T) {
 			`/a is null, expected a string, true or an array of at most 2 elements`,
 		}},
 		{"conditions", `{"if":{"properties":{"t":{"const":"x"}}},"then":{"required":["c"],"properties":{"c":{"type":"string"}}}}`, `{"t":"x"}`, []string{`/c is missing, expected a string`}},
+		{"conditions of a property", `{"properties":{"t":{"enum":["x","y"]},"c":{"type":"string"}},"allOf":[{"if":{"properties":{"t":{"const":"x"}}},"then":{"required":["c"]},"else":{"required":["d"]}}]}`, `{"t":"x"}`, []string{`/c is missing, expected a string`}},
 		{"dependent", `{"properties":{"b":{"type":"null"}},"dependentRequired":{"a":["b","c"]}}`, `{"a":1}`, []string{`/b is missing, expected null`, `/c is missing, expected a value`}},
 		{"equal elements", `{"uniqueItems":true,"type":"array"}`, `[1,1.0]`, []string{`the document is an array, expected an array without equal elements`}},
 		{"not", `{"not":{"type":"string"}}`, `"x"`, []string{`the document is "x", expected another value`}},

@@ -198,6 +198,9 @@ func (d *decoder) window(to *[]WindowEntry, list []WindowEntry) bool {
 	d.i = scan.Space(doc, d.i+1)
 	if d.i < len(doc) && doc[d.i] == ']' {
 		d.i++
+		if list == nil {
+			list = []WindowEntry{} // as a request is marshalled: never null
+		}
 		*to = list
 		return true
 	}

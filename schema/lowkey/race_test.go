@@ -1,0 +1,5 @@
+//go:build race
+
+package lowkey_test
+
+const raceEnabled = true
