@@ -87,7 +87,7 @@ func New(conf Config) (*Plugin, error) {
 	m.NotFoundHandler = http.HandlerFunc(p.serveNotFound)
 	m.MethodNotAllowedHandler = http.HandlerFunc(serveMethod)
 
-	p.handler = m
+	p.handler = routes{m}
 	for i := len(c.Middleware) - 1; i >= 0; i-- {
 		p.handler = c.Middleware[i](p.handler)
 	}
@@ -109,6 +109,16 @@ func (p *Plugin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.lookAtServer(r)
 	}
 	p.handler.ServeHTTP(w, r)
+}
+
+// routes calls what a router finds for a request. The routes have no variables, so the copies of the
+// request that carry them are spared: in an open stream they would stay in memory.
+type routes struct{ *mux.Router }
+
+func (m routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var match mux.RouteMatch
+	m.Match(r, &match) // where nothing matches, it is one of the two handlers for that
+	match.Handler.ServeHTTP(w, r)
 }
 
 // lookAtServer says once that a server's WriteTimeout is overridden.

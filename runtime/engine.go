@@ -72,8 +72,8 @@ type Engine struct {
 	mu       sync.Mutex
 	turns    map[turnKey]*record
 	ended    fifo // ended turns that can be repeated, oldest first
-	runs     map[*Run]struct{}
-	active   int // turns that hold one of MaxTurns slots
+	runs     *Run // those that are not over, hooks and all, as a list
+	active   int  // turns that hold one of MaxTurns slots
 	draining bool
 	quiet    chan struct{} // closed when no run is left; nil unless somebody waits
 
@@ -95,7 +95,7 @@ func New(conf Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{conf: c, turns: map[turnKey]*record{}, runs: map[*Run]struct{}{}}, nil
+	return &Engine{conf: c, turns: map[turnKey]*record{}}, nil
 }
 
 // Config returns the engine's configuration with its defaults filled in.
@@ -165,7 +165,10 @@ func (e *Engine) admit(r *Run) (Stream, error) {
 		r.lease = e.conf.Sessions.Enqueue(rec.key.session)
 	}
 	e.turns[rec.key] = rec
-	e.runs[r] = struct{}{}
+	if r.next = e.runs; r.next != nil {
+		r.next.prev = r
+	}
+	e.runs = r
 	e.active++
 	e.total.Add(1)
 	e.goroutines.Add(1)
@@ -292,8 +295,16 @@ func (e *Engine) expire() {
 // closed takes a run that is over, hooks and all, off the engine's list.
 func (e *Engine) closed(r *Run) {
 	e.mu.Lock()
-	delete(e.runs, r)
-	if len(e.runs) == 0 && e.quiet != nil {
+	if r.next != nil {
+		r.next.prev = r.prev
+	}
+	if r.prev != nil {
+		r.prev.next = r.next
+	} else {
+		e.runs = r.next
+	}
+	r.prev, r.next = nil, nil // an adapter that was abandoned may keep r for long
+	if e.runs == nil && e.quiet != nil {
 		close(e.quiet)
 		e.quiet = nil
 	}
@@ -311,8 +322,8 @@ func (e *Engine) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	e.mu.Lock()
-	runs := make([]*Run, 0, len(e.runs))
-	for r := range e.runs {
+	var runs []*Run
+	for r := e.runs; r != nil; r = r.next {
 		runs = append(runs, r)
 	}
 	e.mu.Unlock()
@@ -332,7 +343,7 @@ func (e *Engine) startDrain() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.draining = true
-	if len(e.runs) == 0 {
+	if e.runs == nil {
 		c := make(chan struct{})
 		close(c)
 		return c

@@ -60,8 +60,7 @@ type Outcome struct {
 	Accepted                   time.Time
 	Waited, FirstOutput, Total time.Duration
 
-	panicValue any
-	stack      []byte
+	crash *crash
 }
 
 // TurnInfo says which turn it is, for hooks. It never holds content.

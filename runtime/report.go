@@ -13,11 +13,11 @@ import (
 // content; an adapter's error text and a panic's value only where the protocol allows it.
 func (r *Run) report(o *Outcome) {
 	e := r.engine
-	ctx := context.WithoutCancel(r.ctx)
+	ctx := context.WithoutCancel(r.ctx.Context)
 	if !o.Abandoned && r.hookCtx != nil {
 		ctx = context.WithoutCancel(r.hookCtx)
 	}
-	info := r.info
+	info := r.info()
 	for i := range e.conf.Hooks {
 		if h := e.conf.Hooks[i].TurnEnd; h != nil {
 			e.guard("TurnEnd", func() { h(ctx, info, o) })
@@ -66,16 +66,16 @@ func (r *Run) report(o *Outcome) {
 	}
 	if o.Err != nil {
 		attrs = append(attrs, slog.String("error_type", fmt.Sprintf("%T", o.Err)))
-		if r.spec.PublicTexts {
+		if r.publicTexts {
 			attrs = append(attrs, slog.String("error", textOf(o.Err)))
 		}
 	}
-	if o.Cause == adapters.CausePanic {
-		attrs = append(attrs, slog.String("panic_type", typeOf(o.panicValue)))
-		if r.spec.PublicTexts {
-			attrs = append(attrs, slog.String("panic", textOf(o.panicValue)))
+	if o.crash != nil {
+		attrs = append(attrs, slog.String("panic_type", typeOf(o.crash.value)))
+		if r.publicTexts {
+			attrs = append(attrs, slog.String("panic", textOf(o.crash.value)))
 		}
-		attrs = append(attrs, slog.String("stack", string(o.stack)))
+		attrs = append(attrs, slog.String("stack", string(o.crash.stack)))
 	}
 	l.LogAttrs(ctx, level, "turn", attrs...)
 }

@@ -20,62 +20,101 @@ import (
 // A Run is one turn while it runs. What is guarded by the engine's lock decides the turn's fate; what
 // is guarded by the log's lock belongs to its output.
 type Run struct {
-	engine *Engine
-	rec    *record
-	sink   Sink
-	spec   Spec // without its Turn
-	lease  *session.Lease
-	ctx    context.Context // the turn's own: it outlives the call that made it
-	cancel context.CancelCauseFunc
-	free   context.CancelFunc
-	timer  *time.Timer // watch
+	engine  *Engine
+	rec     *record
+	sink    Sink
+	adapter adapters.Adapter
+	lease   *session.Lease
+	window  []adapters.Message
+	owner   Recycler
+	ctx     turnContext
+	cancel  context.CancelCauseFunc
+	timer   *time.Timer // watch
+
+	hostGone    time.Duration
+	publicTexts bool
+	headless    bool
 
 	accepted time.Time
 	begun    int64 // accepted, on ndjson's clock
 	deadline int64
 
 	// Guarded by engine.mu.
-	readers  int
-	left     int64 // when the last reader went
-	launched bool
-	ending   bool
-	graceEnd int64
-	ended    bool
+	prev, next *Run
+	readers    int
+	left       int64 // when the last reader went
+	graceEnd   int64
+	launched   bool
+	ending     bool
+	ended      bool
 
 	// Written by the adapter's goroutine, read by watch.
-	waiting   atomic.Bool  // for the session
-	observing atomic.Int32 // for answers to Tool and Ask
 	clock     atomic.Int64 // since when the first-output or idle clock runs
-	outputs   atomic.Bool  // there was some output
 	lastLine  atomic.Int64 // when a line was last appended
+	observing atomic.Int32 // for answers to Tool and Ask
+	waiting   atomic.Bool  // for the session
+	outputs   atomic.Bool  // there was some output
 
 	// Guarded by the log's lock.
 	closed     bool // the adapter's output goes nowhere
 	runes      joiner
-	text       *[]byte // the answer so far, nil once it is too long to be remembered
-	usage      adapters.Usage
-	usageSeen  bool
+	text       *[]byte         // the answer so far, nil where there is none or it is too long to be remembered
+	usage      *adapters.Usage // nil while none is reported
 	chunks     int64
 	bytes      int64
 	heartbeats int64
 	firstOut   int64
 
 	// The adapter's goroutine's own until finish.
-	err        error
-	panicked   bool
-	panicValue any
-	stack      []byte
-	hookCtx    context.Context
+	hookCtx context.Context
+	err     error
+	crash   *crash
 	// Written before called is set, and not changed afterwards.
 	waited     time.Duration
 	continuity adapters.Continuity
 	history    int
 	called     atomic.Bool
+	inside     bool // the adapter has been called and has not returned
 
-	// The engine's own, whatever the adapter does to its turn.
-	info    TurnInfo
+	// The engine's own copies, whatever the adapter does to its turn.
+	agentID string
 	message string
 	turn    adapters.Turn // the adapter's
+}
+
+// A crash is a panic of an adapter, or the end of its goroutine (value nil).
+type crash struct {
+	value any
+	stack []byte
+}
+
+// A turnContext is a context with a deadline that the engine's watch keeps: the turn needs no second
+// timer, and the cause of its cancellation is found by [context.Cause] as ever.
+type turnContext struct {
+	context.Context
+	run *Run
+}
+
+// Deadline tells when the turn is cut off.
+func (c turnContext) Deadline() (time.Time, bool) {
+	d := c.run.turnDeadline()
+	return d, !d.IsZero()
+}
+
+// Err is DeadlineExceeded after a limit of time, as with the context package's own deadlines.
+func (c turnContext) Err() error {
+	err := c.Context.Err()
+	if err != nil && errors.Is(context.Cause(c.Context), context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+func (r *Run) turnDeadline() time.Time {
+	if r.deadline == int64(forever) {
+		return time.Time{}
+	}
+	return r.accepted.Add(time.Duration(r.deadline - r.begun))
 }
 
 // maxRemembered is the longest answer that enters the conversation.
@@ -85,32 +124,36 @@ var textBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return
 
 // newRun makes a run that nobody knows yet.
 func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
-	r := &Run{engine: e, rec: rec, sink: spec.Sink, spec: *spec, readers: 1, begun: ndjson.Now(), accepted: time.Now()}
-	r.turn, r.message, r.spec.Turn = spec.Turn, spec.Turn.Message, adapters.Turn{}
-	r.spec.Session = rec.key.session
-	r.info = TurnInfo{
-		Protocol:  r.turn.Protocol,
-		PluginID:  r.turn.PluginID,
-		AgentID:   r.turn.AgentID,
-		SessionID: rec.key.session.Handle,
-		TurnID:    rec.key.turn,
-		Principal: r.turn.Principal,
-		Headless:  r.turn.Flags.Headless,
+	r := &Run{
+		engine:      e,
+		rec:         rec,
+		sink:        spec.Sink,
+		adapter:     spec.Adapter,
+		window:      spec.Window,
+		owner:       spec.Owner,
+		hostGone:    spec.HostGone,
+		publicTexts: spec.PublicTexts,
+		headless:    spec.Turn.Flags.Headless,
+		readers:     1,
+		begun:       ndjson.Now(),
+		accepted:    time.Now(),
+		deadline:    int64(forever),
+		agentID:     spec.Turn.AgentID,
+		message:     spec.Turn.Message,
+		turn:        spec.Turn,
 	}
-	if r.spec.HostGone == 0 {
-		r.spec.HostGone = e.conf.HostGone
+	if r.hostGone == 0 {
+		r.hostGone = e.conf.HostGone
 	}
-	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	r.deadline = int64(forever)
-	at := r.spec.Deadline
-	if at.IsZero() && e.conf.TurnTimeout != forever {
-		at = r.accepted.Add(e.conf.TurnTimeout)
+	switch {
+	case !spec.Deadline.IsZero():
+		r.deadline = r.begun + int64(spec.Deadline.Sub(r.accepted))
+	case e.conf.TurnTimeout != forever:
+		r.deadline = r.begun + int64(e.conf.TurnTimeout)
 	}
-	if !at.IsZero() {
-		r.deadline = r.begun + int64(at.Sub(r.accepted))
-		r.ctx, r.free = context.WithDeadlineCause(r.ctx, at, adapters.CauseTurnTimeout)
-		r.turn.Deadline = at
-	}
+	r.turn.Deadline = r.turnDeadline()
+	r.ctx.run = r
+	r.ctx.Context, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.clock.Store(r.begun)
 	r.lastLine.Store(r.begun)
 	rec.run = r
@@ -123,11 +166,8 @@ func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
 // discard gives up a run that was never admitted.
 func (r *Run) discard() {
 	r.cancel(adapters.CauseCompleted)
-	if r.free != nil {
-		r.free()
-	}
-	if r.spec.Owner != nil {
-		r.spec.Owner.Recycle()
+	if r.owner != nil {
+		r.owner.Recycle()
 	}
 }
 
@@ -140,10 +180,31 @@ func (r *Run) launch() {
 		return
 	}
 	r.launched = true
-	r.waiting.Store(!r.lease.Held())
+	held := r.lease.Held()
+	r.waiting.Store(!held)
 	r.timer = time.AfterFunc(r.firstLook(), r.watch)
 	e.mu.Unlock()
+
+	// As much as can be is done here: the adapter's goroutine begins with a small stack, which an open
+	// stream keeps, and what it never calls does not make it grow.
+	r.hookCtx = &r.ctx
+	for i := range e.conf.Hooks {
+		if h := e.conf.Hooks[i].TurnStart; h != nil {
+			r.startHook(h)
+		}
+	}
+	if held {
+		r.join()
+	}
 	go r.main()
+}
+
+func (r *Run) startHook(h func(context.Context, TurnInfo) context.Context) {
+	r.engine.guard("TurnStart", func() {
+		if ctx := h(r.hookCtx, r.info()); ctx != nil {
+			r.hookCtx = ctx
+		}
+	})
 }
 
 // firstLook is how long watch has nothing to do.
@@ -162,40 +223,41 @@ func (r *Run) firstLook() time.Duration {
 // main is the adapter's goroutine.
 func (r *Run) main() {
 	defer r.exit()
-	r.hookCtx = r.ctx
-	for i := range r.engine.conf.Hooks {
-		if h := r.engine.conf.Hooks[i].TurnStart; h != nil {
-			r.engine.guard("TurnStart", func() { r.hookCtx = h(r.hookCtx, r.info) })
-		}
-	}
-	if !r.lease.Held() {
-		if r.lease.Wait(r.ctx) != nil {
-			return
-		}
-		now := ndjson.Now()
-		r.waited = time.Duration(now - r.begun)
-		r.clock.Store(now)
-		r.waiting.Store(false)
-	}
-	if r.ctx.Err() != nil {
+	if r.waiting.Load() && !r.await() || r.ctx.Context.Err() != nil {
 		return // a turn that was cancelled while it waited never runs
 	}
-	t := &r.turn
-	t.History, t.Continuity = r.lease.Join(r.spec.Window)
-	r.continuity, r.history = t.Continuity, len(t.History)
-	t.Session = adapters.NewSession(r.spec.Session.Handle, r.lease)
-	r.panicked = true // until it is known better
+	r.inside = true
 	r.called.Store(true)
-	r.err = r.spec.Adapter.Run(r.hookCtx, t, (*writer)(r))
-	r.panicked = false
+	r.err = r.adapter.Run(r.hookCtx, &r.turn, (*writer)(r))
+	r.inside = false
+}
+
+// await waits for the session.
+func (r *Run) await() bool {
+	if r.lease.Wait(&r.ctx) != nil {
+		return false
+	}
+	now := ndjson.Now()
+	r.waited = time.Duration(now - r.begun)
+	r.clock.Store(now)
+	r.waiting.Store(false)
+	r.join()
+	return true
+}
+
+// join gives the adapter's turn its session.
+func (r *Run) join() {
+	t := &r.turn
+	t.History, t.Continuity = r.lease.Join(r.window)
+	t.Session = adapters.NewSession(r.rec.key.session.Handle, r.lease)
+	r.continuity, r.history = t.Continuity, len(t.History)
 }
 
 // exit ends the adapter's goroutine however it ends: by returning, by a panic, by runtime.Goexit.
 func (r *Run) exit() {
 	e := r.engine
-	if v := recover(); v != nil || r.panicked {
-		r.panicked, r.panicValue = true, v // nil: the adapter ended its goroutine
-		r.stack = debug.Stack()
+	if v := recover(); v != nil || r.inside {
+		r.crash = &crash{v, debug.Stack()}
 	}
 	if !r.finish(false) { // it was abandoned, and is back now
 		e.abandoned.Add(-1)
@@ -226,11 +288,11 @@ func (r *Run) leave(err error) {
 	e := r.engine
 	e.mu.Lock()
 	r.readers--
-	if r.readers > 0 || r.ended || r.spec.HostGone == Detach {
+	if r.readers > 0 || r.ended || r.hostGone == Detach {
 		e.mu.Unlock()
 		return
 	}
-	if r.spec.HostGone > 0 && !r.rec.log.Trimmed() && !r.ending {
+	if r.hostGone > 0 && !r.rec.log.Trimmed() && !r.ending {
 		r.left = ndjson.Now()
 		if r.timer != nil {
 			r.timer.Reset(0)
@@ -260,7 +322,7 @@ func (r *Run) watch() {
 		r.graceEnd = now + int64(c.Grace)
 	}
 	ending, graceEnd := r.ending, r.graceEnd
-	alone := r.readers == 0 && r.spec.HostGone > 0
+	alone := r.readers == 0 && r.hostGone > 0
 	left := r.left
 	e.mu.Unlock()
 	if ending {
@@ -286,7 +348,7 @@ func (r *Run) watch() {
 	}
 	check(r.deadline, 0, adapters.CauseTurnTimeout)
 	if alone {
-		check(left, r.spec.HostGone, adapters.CauseHostGone)
+		check(left, r.hostGone, adapters.CauseHostGone)
 	}
 	if r.waiting.Load() {
 		check(r.begun, c.SessionWait, adapters.CauseSessionBusy)
@@ -385,7 +447,9 @@ func (r *Run) finish(abandoned bool) bool {
 		log.Abort()
 	}
 	o.Chunks, o.Bytes, o.Heartbeats = r.chunks, r.bytes, r.heartbeats
-	o.Usage, o.UsageReported = r.usage, r.usageSeen
+	if r.usage != nil {
+		o.Usage, o.UsageReported = *r.usage, true
+	}
 	if r.firstOut != 0 {
 		o.FirstOutput = time.Duration(r.firstOut - r.begun)
 	}
@@ -393,12 +457,13 @@ func (r *Run) finish(abandoned bool) bool {
 	// Whoever has read the last line may send the next turn at once: session and slot are free then.
 	if o.Status == Completed && r.bytes <= maxRemembered {
 		var answer string
+		id := r.rec.key.turn
 		if r.text != nil {
 			answer = unsafe.String(unsafe.SliceData(*r.text), len(*r.text)) // Commit copies it
 		}
 		r.lease.Commit(
-			adapters.Message{Role: adapters.RoleUser, Content: r.message, TurnID: r.info.TurnID},
-			adapters.Message{Role: adapters.RoleAgent, Content: answer, TurnID: r.info.TurnID, AgentID: r.info.AgentID},
+			adapters.Message{Role: adapters.RoleUser, Content: r.message, TurnID: id},
+			adapters.Message{Role: adapters.RoleAgent, Content: answer, TurnID: id, AgentID: r.agentID},
 		)
 	}
 	r.lease.Release()
@@ -409,8 +474,8 @@ func (r *Run) finish(abandoned bool) bool {
 		}
 		r.text = nil
 	}
-	if r.spec.Owner != nil && (called || !abandoned) {
-		r.spec.Owner.Recycle()
+	if r.owner != nil && (called || !abandoned) {
+		r.owner.Recycle()
 	}
 	e.settle(r, o.Status == Completed)
 	o.Total = time.Duration(ndjson.Now() - r.begun)
@@ -418,9 +483,6 @@ func (r *Run) finish(abandoned bool) bool {
 	log.Seal(r.sink.End(log.Room(256), o))
 
 	r.cancel(o.Cause)
-	if r.free != nil {
-		r.free()
-	}
 	r.report(o)
 	e.closed(r)
 	return true
@@ -429,13 +491,12 @@ func (r *Run) finish(abandoned bool) bool {
 // judge finds out why and how the turn ended. The context's cause comes first: an error that looks like
 // a cancellation proves nothing.
 func (r *Run) judge(o *Outcome) {
-	o.Err, o.panicValue, o.stack = nil, nil, nil
-	if !o.Abandoned {
-		o.Err, o.panicValue, o.stack = r.err, r.panicValue, r.stack
+	if !o.Abandoned { // else they are still the adapter's
+		o.Err, o.crash = r.err, r.crash
 	}
 	var unavailable *adapters.Unavailable
 	switch cause := r.cause(); {
-	case !o.Abandoned && r.panicked:
+	case o.crash != nil:
 		o.Cause = adapters.CausePanic
 	case cause != "":
 		o.Cause = cause
@@ -465,8 +526,21 @@ func (r *Run) judge(o *Outcome) {
 
 // cause is why the turn is ending, empty while it is not.
 func (r *Run) cause() adapters.Cause {
-	if r.ctx.Err() == nil {
+	if r.ctx.Context.Err() == nil {
 		return ""
 	}
-	return adapters.CauseOf(r.ctx)
+	return adapters.CauseOf(r.ctx.Context)
+}
+
+func (r *Run) info() TurnInfo {
+	k := &r.rec.key
+	return TurnInfo{
+		Protocol:  k.protocol,
+		PluginID:  k.session.Plugin,
+		AgentID:   r.agentID,
+		SessionID: k.session.Handle,
+		TurnID:    k.turn,
+		Principal: k.session.Principal,
+		Headless:  r.headless,
+	}
 }

@@ -17,7 +17,7 @@ var _ adapters.Writer = (*writer)(nil)
 // begin starts an output of the adapter: after nil the log is locked.
 func (w *writer) begin() error {
 	r := (*Run)(w)
-	if r.ctx.Err() != nil {
+	if r.ctx.Context.Err() != nil {
 		return &overError{r.cause()}
 	}
 	if r.rec.log.Begin() != nil {
@@ -97,8 +97,10 @@ func (w *writer) Usage(u adapters.Usage) error {
 		return err
 	}
 	r := (*Run)(w)
-	r.usage = r.usage.Merge(u)
-	r.usageSeen = true
+	if r.usage == nil {
+		r.usage = new(adapters.Usage)
+	}
+	*r.usage = r.usage.Merge(u)
 	r.rec.log.Abort()
 	return nil
 }
@@ -160,8 +162,8 @@ func (w *writer) Candidate(event json.RawMessage) error {
 }
 
 func (w *writer) unsupported(feature string) error {
-	if w.ctx.Err() != nil {
+	if w.ctx.Context.Err() != nil {
 		return &overError{(*Run)(w).cause()}
 	}
-	return &adapters.UnsupportedError{Feature: feature, Protocol: w.info.Protocol}
+	return &adapters.UnsupportedError{Feature: feature, Protocol: w.rec.key.protocol}
 }

@@ -18,25 +18,25 @@ import (
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
-// scratch is what a request needs only until its turn is over.
-type scratch struct {
-	req    wire.Request
-	window []adapters.Message
-}
+// requests are pooled: one is needed only until its turn is made.
+var requests = sync.Pool{New: func() any { return new(wire.Request) }}
 
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
+// A window is the memory of a transcript window that a turn borrows.
+type window struct{ messages []adapters.Message }
+
+var windows = sync.Pool{New: func() any { return new(window) }}
 
 // maxPooledWindow is the longest window whose memory is kept for the next request.
 const maxPooledWindow = 1024
 
 // Recycle implements [runtime.Recycler].
-func (s *scratch) Recycle() {
-	if cap(s.window) > maxPooledWindow {
+func (w *window) Recycle() {
+	if cap(w.messages) > maxPooledWindow {
 		return
 	}
-	clear(s.window)
-	s.window = s.window[:0]
-	scratches.Put(s)
+	clear(w.messages)
+	w.messages = w.messages[:0]
+	windows.Put(w)
 }
 
 // acceptType tells whether a Content-Type is JSON. None at all is accepted.
@@ -151,25 +151,23 @@ func readFailure(err error, gz bool) *refusal {
 
 // parse makes a turn of a request. The turn's strings share memory with it.
 func (h *Handler) parse(body []byte, principal string) (*runtime.Spec, *refusal) {
-	s := scratches.Get().(*scratch)
-	q := &s.req
+	q := requests.Get().(*wire.Request)
+	defer func() {
+		q.Reset()
+		requests.Put(q)
+	}()
 	if err := wire.Parse(body, q); err != nil {
-		s.Recycle()
 		return nil, explain(err, body)
 	}
 	plugin, ok := h.plugins[q.PluginID]
 	if !ok {
-		s.Recycle()
 		return nil, refuse(http.StatusNotFound, "unknown-plugin", "This server does not host the plugin %s; it hosts %s.", excerpt(q.PluginID), h.names)
 	}
-	s.window = appendWindow(s.window[:0], q)
-	clear(q.TranscriptWindow)
-
 	flag := "0"
 	if q.Turn.Headless {
 		flag = "1"
 	}
-	return &runtime.Spec{
+	spec := &runtime.Spec{
 		Turn: adapters.Turn{
 			Protocol:       adapters.Lowkey,
 			ID:             q.Turn.TurnID,
@@ -186,11 +184,15 @@ func (h *Handler) parse(body []byte, principal string) (*runtime.Spec, *refusal)
 		Adapter:     plugin.adapter,
 		Sink:        sink{},
 		Session:     session.Key{Plugin: plugin.id, Principal: principal, Handle: q.SessionHandle.ID},
-		Window:      s.window,
-		Owner:       s,
 		Fingerprint: runtime.Fingerprint(q.Turn.Message, flag, q.Turn.UserName),
 		PublicTexts: true,
-	}, nil
+	}
+	if len(q.TranscriptWindow) > 0 {
+		w := windows.Get().(*window)
+		w.messages = appendWindow(w.messages[:0], q)
+		spec.Window, spec.Owner = w.messages, w
+	}
+	return spec, nil
 }
 
 // appendWindow makes the history of a transcript window: the newest messages that the host's own limit
@@ -236,4 +238,3 @@ func (h *Handler) bodyDeadline(rc *http.ResponseController) (clear func()) {
 	}
 	return func() { _ = rc.SetReadDeadline(time.Time{}) }
 }
-

@@ -33,7 +33,6 @@ type Tail struct {
 	flushed int64 // when the last flush ended
 	armed   int64 // when the write deadline was set last
 	plain   bool  // the connection has no deadlines
-	vec     [4][]byte
 }
 
 // Attach adds a reader that starts at offset from (0, or the beginning of a [Log.Part]). The error is
@@ -160,15 +159,16 @@ func (t *Tail) rouse() {
 func (t *Tail) write() {
 	l := t.log
 	limit, last := t.limit()
-	vec, next := t.vec[:0], l.base
+	var at [4][]byte
+	vec, next := at[:0], l.base
 	for _, s := range l.segs {
-		at := next
+		begin := next
 		next += int64(len(s))
 		if next <= t.off {
 			continue
 		}
-		if t.off > at {
-			s = s[t.off-at:]
+		if t.off > begin {
+			s = s[t.off-begin:]
 		}
 		if next > limit {
 			s = s[:int64(len(s))-(next-limit)]
@@ -198,18 +198,17 @@ func (t *Tail) write() {
 			err = nil
 		}
 	}
-	clear(vec)
-	at := Now()
+	ended := Now()
 
 	l.mu.Lock()
 	t.busy = false
 	t.off += int64(n)
-	t.flushed = at
+	t.flushed = ended
 	if err != nil && t.err == nil {
 		t.err = err
 	}
 	if l.taken == 0 && l.slowest() >= l.mark {
-		l.taken = at
+		l.taken = ended
 	}
 	if l.space != nil && (t.err != nil || l.end-l.slowest() <= l.ahead()/2) {
 		l.release()
