@@ -1,0 +1,356 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/adapters/echo"
+	"github.com/backline-dev/backline/adapters/scripted"
+	"github.com/backline-dev/backline/manifest"
+	"github.com/backline-dev/backline/plugin"
+	wire "github.com/backline-dev/backline/schema/lowkey"
+)
+
+// defaultPlugin is the plugin's id where nothing names another.
+const defaultPlugin = "muse"
+
+// scriptExit allows the scripted adapter's exit step (scripted-adapter.md). It is no flag: it must not
+// get into a server by a copied command line.
+const scriptExit = "BACKLINE_SCRIPT_EXIT"
+
+// adapterNames are the adapters that serve can host, the default first.
+var adapterNames = []string{"echo", "scripted"}
+
+// newAdapter makes the adapter of this name, which is one of adapterNames.
+func (a *app) newAdapter(name string) adapters.Adapter {
+	if name == "scripted" {
+		return scripted.New(scripted.Config{AllowExit: a.env[scriptExit] == "1"})
+	}
+	return echo.New()
+}
+
+// What --disconnect and --busy take.
+const (
+	disconnectCancel = "cancel"
+	disconnectGrace  = "grace="
+	busyWait         = "wait"
+	busyRefuse       = "refuse"
+)
+
+// disconnect is how long a turn goes on when its host has gone.
+type disconnect time.Duration
+
+func (d *disconnect) String() string {
+	if *d == 0 {
+		return disconnectCancel
+	}
+	return disconnectGrace + (*duration)(d).String()
+}
+
+func (d *disconnect) Type() string { return disconnectCancel + "|" + disconnectGrace + "duration" }
+
+func (d *disconnect) Set(s string) error {
+	if s == disconnectCancel {
+		*d = 0
+		return nil
+	}
+	if value, ok := strings.CutPrefix(s, disconnectGrace); ok {
+		if grace, err := parseDuration(value); err == nil && grace > 0 {
+			*d = disconnect(grace)
+			return nil
+		}
+	}
+	return errors.New("want cancel, or grace= and a time, such as grace=30s")
+}
+
+type serveFlags struct {
+	listen, pluginID, manifest *string
+	adapter                    *string
+	authToken                  *secret
+	insecure                   *bool
+	replicas                   *int
+
+	sessions     *int
+	sessionBytes *int64
+	sessionTTL   *time.Duration
+	busy         *string
+	disconnect   disconnect
+	replay       *time.Duration
+
+	turnTimeout, firstOutput, idle *time.Duration
+	heartbeat                      *time.Duration
+	writeTimeout                   *time.Duration
+	drain                          *time.Duration
+	maxBody                        *int64
+	maxTurns                       *int
+
+	logFormat, logLevel *string
+	json                *bool
+}
+
+func (f *serveFlags) add(fs *pflag.FlagSet) {
+	f.listen = fs.String("listen", plugin.DefaultListen, "listen on this `host:port`; port 0 takes a free one; beyond loopback a token is asked for")
+	f.pluginID = fs.String("plugin-id", "", "the plugin's `id`, as turns name it (default: the manifest's, else "+defaultPlugin+")")
+	f.manifest = fs.String("manifest", "", "serve this plugin manifest at /manifest.json (a `file`; default: one made from the id and the address)")
+	f.adapter = choiceFlag(fs, "adapter", "what answers the turns", adapterNames...)
+	f.authToken = secretFlag(fs, "auth-token", "the bearer `token` that hosts must send, at least 16 bytes")
+	f.insecure = fs.Bool("insecure", false, "listen beyond loopback without a token")
+	f.replicas = countFlag(fs, "replicas", 1, "how many servers of this plugin run beside each other; more than one brings a warning, since each keeps its own sessions")
+
+	f.sessions = countFlag(fs, "sessions", 4096, "the most sessions kept in memory; 0 is no limit")
+	f.sessionBytes = sizeFlag(fs, "session-bytes", 256<<20, "the most memory for sessions; 0 is no limit")
+	f.sessionTTL = durationFlag(fs, "session-ttl", 24*time.Hour, "how long a session is kept without a turn; 0 is for ever")
+	f.busy = choiceFlag(fs, "busy", "what a turn does whose session is busy with another", busyWait, busyRefuse)
+	fs.Var(&f.disconnect, "disconnect", "when a turn's host goes away: cancel the turn at once, or let the host come back to it for a time")
+	f.replay = durationFlag(fs, "replay", 5*time.Minute, "how long a completed turn is repeated to a host that sends it again; 0 is not at all")
+
+	f.turnTimeout = durationFlag(fs, "turn-timeout", 10*time.Minute, "the longest a turn may take; 0 is no limit")
+	f.firstOutput = durationFlag(fs, "first-output", 5*time.Minute, "the longest an agent may take to its first output; 0 is no limit")
+	f.idle = durationFlag(fs, "idle", 3*time.Minute, "the longest an agent may be silent between two outputs; 0 is no limit")
+	f.heartbeat = durationFlag(fs, "heartbeat", 15*time.Second, "how long a stream is silent before a sign of life is sent; 0 sends none")
+	f.writeTimeout = durationFlag(fs, "write-timeout", 30*time.Second, "how long a host may take nothing of what is written; 0 is no limit")
+	f.drain = durationFlag(fs, "drain", 30*time.Second, "how long running turns may go on after SIGTERM or SIGINT; 0 cancels them at once")
+	f.maxBody = sizeFlag(fs, "max-body", 8<<20, "the largest request; 0 is no limit")
+	f.maxTurns = countFlag(fs, "max-turns", 0, "the most turns at once, waiting ones included; 0, the default, is no limit")
+
+	f.logFormat = choiceFlag(fs, "log-format", "the form of the log, which goes to standard error", "text", "json")
+	f.logLevel = choiceFlag(fs, "log-level", "the least that is logged", "info", "debug", "warn", "error")
+	f.json = fs.Bool("json", false, "print the addresses as one JSON object")
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Host one plugin",
+		Long: `Serve hosts one plugin: it listens for the turns of a platform, and streams back what the adapter says.
+
+On start it prints the addresses, and a curl line that runs a turn. SIGTERM and SIGINT drain: new turns
+are refused, running ones have --drain to end, then the exit code is 0. A second signal ends at once.
+
+With --adapter scripted, ` + scriptExit + `=1 in the environment allows scripts to end the server.`,
+		Example: `  # Behind Lowkey on another machine, with a token and a limit of ten minutes for a turn.
+  backline serve --listen :8787 --auth-token-file token.txt --turn-timeout 10m`,
+		Args: takes(0, 0, ""),
+		RunE: a.runs(func(ctx context.Context, _ []string) error { return a.serve(ctx, &f) }),
+	}
+	cmd.Flags().SortFlags = false
+	f.add(cmd.Flags())
+	return cmd
+}
+
+// orNone makes 0, which means none on the command line, what means none in a plugin.Config, where 0 is
+// the default.
+func orNone[T int | int64 | time.Duration](v T) T {
+	if v == 0 {
+		return plugin.NoLimit
+	}
+	return v
+}
+
+// config makes the plugin's configuration of the flags.
+func (a *app) config(f *serveFlags) (plugin.Config, error) {
+	var conf plugin.Config
+	if err := checkListen(*f.listen); err != nil {
+		return conf, err
+	}
+	if *f.replicas < 1 {
+		return conf, usagef("--replicas is %d, want at least 1", *f.replicas)
+	}
+	id := *f.pluginID
+	if *f.manifest != "" {
+		m, err := manifest.Load(*f.manifest)
+		if err != nil {
+			return conf, usagef("--manifest: %w", err)
+		}
+		switch {
+		case id == "":
+			id = m.ID()
+		case id != m.ID():
+			return conf, usagef("--plugin-id is %q, and the manifest's id is %q: leave one of them out, or make them the same", id, m.ID())
+		}
+		conf.Manifest = m
+	}
+	if id == "" {
+		id = defaultPlugin
+	}
+	token, err := a.read(f.authToken)
+	if err != nil {
+		return conf, err
+	}
+	if token != "" {
+		conf.Tokens = map[string]string{"default": token}
+	}
+
+	conf.ID = id
+	conf.Adapter = a.newAdapter(*f.adapter)
+	conf.Listen = *f.listen
+	conf.Insecure = *f.insecure
+	conf.Replicas = *f.replicas
+	conf.Sessions = orNone(*f.sessions)
+	conf.SessionBytes = orNone(*f.sessionBytes)
+	conf.SessionTTL = orNone(*f.sessionTTL)
+	conf.RefuseBusy = *f.busy == busyRefuse
+	conf.HostGone = time.Duration(f.disconnect)
+	conf.Replay = orNone(*f.replay)
+	conf.TurnTimeout = orNone(*f.turnTimeout)
+	conf.FirstOutput = orNone(*f.firstOutput)
+	conf.Idle = orNone(*f.idle)
+	conf.Heartbeat = orNone(*f.heartbeat)
+	conf.WriteTimeout = orNone(*f.writeTimeout)
+	conf.Drain = max(*f.drain, time.Nanosecond) // 0 would be the default
+	conf.MaxBody = orNone(*f.maxBody)
+	conf.MaxTurns = *f.maxTurns
+	conf.Logger = a.logger(*f.logFormat, *f.logLevel)
+	return conf, nil
+}
+
+// checkListen refuses what is no address at all; whether it can be listened on is seen when it is tried.
+func checkListen(addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return usagef("--listen is %q, want a host and a port, such as %s, or :8787 for all interfaces", addr, plugin.DefaultListen)
+	}
+	return nil
+}
+
+// logger writes to standard error. Both arguments are values that their flags accept.
+func (a *app) logger(format, level string) *slog.Logger {
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	options := &slog.HandlerOptions{Level: levels[level]}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(a.err, options))
+	}
+	return slog.New(slog.NewTextHandler(a.err, options))
+}
+
+func (a *app) serve(ctx context.Context, f *serveFlags) error {
+	conf, err := a.config(f)
+	if err != nil {
+		return err
+	}
+	var p *plugin.Plugin
+	conf.OnListen = func(addr net.Addr) { a.announce(p, f, conf.ID, addr) }
+	if p, err = plugin.New(conf); err != nil {
+		return &usageError{err}
+	}
+	err = p.ListenAndServe(ctx)
+	var wrong *plugin.ConfigError
+	switch {
+	case errors.As(err, &wrong) && len(conf.Tokens) == 0 && !conf.Insecure:
+		return usagef("listening on %s without a token lets anybody run turns: give --auth-token-file FILE, or listen on 127.0.0.1, or say --insecure if that is meant", conf.Listen)
+	case errors.As(err, &wrong):
+		return &usageError{err}
+	}
+	return err
+}
+
+// addresses are what serve prints.
+type addresses struct {
+	Plugin   string `json:"plugin"`
+	Adapter  string `json:"adapter"`
+	Listen   string `json:"listen"`
+	Turns    string `json:"turns"`
+	Healthz  string `json:"healthz"`
+	Readyz   string `json:"readyz"`
+	Manifest string `json:"manifest"`
+	Schema   string `json:"schema"`
+	Curl     string `json:"curl"`
+	Chat     string `json:"chat"`
+}
+
+// announce prints where the server is and how to try it.
+func (a *app) announce(p *plugin.Plugin, f *serveFlags, pluginID string, addr net.Addr) {
+	reach := reachable(addr)
+	base := "http://" + reach
+	auth, prefix, chatFlags := "", "", ""
+	switch {
+	case f.authToken.file != "":
+		file, err := filepath.Abs(f.authToken.file)
+		if err != nil {
+			file = f.authToken.file
+		}
+		auth = `"Authorization: Bearer $(tr -d '[:space:]' < ` + shellQuote(file) + `)"`
+		chatFlags = " --token-file " + shellQuote(file)
+	case f.authToken.value != "":
+		auth = `"Authorization: Bearer $` + envName("auth-token") + `"`
+		prefix = envName("token") + `="$` + envName("auth-token") + `" `
+	}
+	where := addresses{
+		Plugin:   pluginID,
+		Adapter:  *f.adapter,
+		Listen:   addr.String(),
+		Turns:    p.TurnURL(reach),
+		Healthz:  base + "/healthz",
+		Readyz:   base + "/readyz",
+		Manifest: base + "/manifest.json",
+		Schema:   base + wire.SchemaPath,
+		Curl:     curlLine(p.TurnURL(reach), pluginID, auth),
+		Chat:     prefix + a.self() + " chat " + base + chatFlags,
+	}
+	if *f.json {
+		_ = a.printJSON(where) // finish looks at the output's error
+		return
+	}
+	_, _ = fmt.Fprintf(a.out, `Plugin %s, answered by the %s adapter, listens on %s.
+
+  turns     %s
+  alive     %s
+  ready     %s
+  manifest  %s
+  schema    %s
+
+Run a turn, a new one each time:
+
+  %s
+
+Or hold a conversation:
+
+  %s
+
+`, visible(strconv.Quote(where.Plugin)), where.Adapter, where.Listen, where.Turns, where.Healthz, where.Readyz, where.Manifest, where.Schema, where.Curl, where.Chat)
+	if f.authToken.value != "" {
+		_, _ = fmt.Fprintf(a.out, "Both take the token from %s in your shell's environment.\n\n", envName("auth-token"))
+	}
+}
+
+// reachable is the host and port under which a listener is found on this machine.
+func reachable(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return addr.String()
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+}
+
+// self is how the user may call this program again.
+func (a *app) self() string {
+	// go run builds into a folder of this name, and removes it.
+	if exe, err := os.Executable(); err == nil && strings.Contains(filepath.ToSlash(exe), "/go-build") {
+		return "go run ./cmd/backline"
+	}
+	return "backline"
+}
+
+// printJSON prints v as one line.
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

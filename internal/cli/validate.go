@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/backline-dev/backline/manifest"
+	"github.com/backline-dev/backline/runtime/ndjson"
+	"github.com/backline-dev/backline/schema"
+	wire "github.com/backline-dev/backline/schema/lowkey"
+)
+
+// A finding is one violation and its place.
+type finding struct {
+	Line     int    `json:"line"`
+	Column   int    `json:"column,omitempty"`
+	Pointer  string `json:"pointer"`
+	Found    string `json:"found"`
+	Expected string `json:"expected"`
+}
+
+// A verdict is what a check found; --json prints it.
+type verdict struct {
+	File       string    `json:"file"`
+	Schema     string    `json:"schema"`
+	Valid      bool      `json:"valid"`
+	Violations []finding `json:"violations"`
+}
+
+func (a *app) validateCommand() *cobra.Command {
+	var name *string
+	var asJSON *bool
+	var lineLimit *int64
+	cmd := &cobra.Command{
+		Use:   "validate [FILE]",
+		Short: "Check a manifest, a turn request, or a stream of events",
+		Long: `Validate checks a document: a plugin manifest, a Lowkey turn request, or the NDJSON events of a Lowkey
+response, with their order. It reads FILE, or standard input without one or with -.
+
+What the document is, is told from its content, or by --schema. Every violation is one line, with the
+line and column in the file (of a field that is missing, those of the object that lacks it), the JSON
+pointer of the field, what was found and what is expected; of one document at most ` + fmt.Sprint(schema.MaxViolations) + ` are listed. In a
+stream of events the pointer is that within the line, and a bad line does not end the check. The exit
+code is 1 if there is a violation, and 2 if the document could not be read or told.`,
+		Example: `  # What a server in any language answers to a turn.
+  curl -sN http://127.0.0.1:8787/lowkey/turn -H 'Content-Type: application/json' -d @request.json |
+    backline validate --schema lowkey-events`,
+		Args: takes(0, 1, "one FILE"),
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	name = fs.String("schema", "", "what the document is: "+alternatives(kindNames())+" (a `name`; default: told from the content)")
+	asJSON = fs.Bool("json", false, "print the verdict as one JSON object")
+	lineLimit = sizeFlag(fs, "line-limit", ndjson.DefaultLineLimit, "the longest line of a stream that is read")
+	cmd.RunE = a.runs(func(_ context.Context, args []string) error {
+		if *name != "" && !slices.Contains(kindNames(), *name) {
+			return usagef("--schema is %q, want %s", *name, alternatives(kindNames()))
+		}
+		if *lineLimit < 1 || *lineLimit > 1<<30 {
+			return usagef("--line-limit is %s, want 1B to 1GiB", (*size)(lineLimit))
+		}
+		in, file, err := a.open(args)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		return a.validate(in, file, *name, int(*lineLimit), *asJSON)
+	})
+	return cmd
+}
+
+// open opens the file that the arguments name, or standard input.
+func (a *app) open(args []string) (in io.ReadCloser, name string, err error) {
+	if len(args) == 0 || args[0] == "-" {
+		return io.NopCloser(a.in), "standard input", nil
+	}
+	f, err := os.Open(args[0])
+	if err != nil {
+		return nil, "", &usageError{err}
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		_ = f.Close()
+		return nil, "", usagef("%s is a directory: name a file", args[0])
+	}
+	return f, args[0], nil
+}
+
+// What a document can be.
+const (
+	kindManifest = "manifest"
+	kindRequest  = "lowkey-request"
+	kindEvents   = "lowkey-events"
+)
+
+func kindNames() []string { return []string{kindManifest, kindRequest, kindEvents} }
+
+// validate checks a document of this kind; an empty kind is told from the content.
+func (a *app) validate(in io.Reader, file, kind string, lineLimit int, asJSON bool) error {
+	const enough = 64 << 10 // to tell what it is
+	br := bufio.NewReaderSize(in, enough)
+	if kind == "" {
+		start, err := br.Peek(enough)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		if kind = guess(start); kind == "" {
+			return usagef("it cannot be told what %s is: name it with --schema %s", file, strings.Join(kindNames(), "|"))
+		}
+	}
+	v := &verdict{File: file, Schema: kind, Violations: []finding{}}
+	if kind == kindEvents {
+		if err := v.checkEvents(br, lineLimit); err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+	} else {
+		text, err := readAll(br, maxDocument)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		if kind == kindManifest {
+			v.checkManifest([]byte(text))
+		} else {
+			v.checkRequest([]byte(text))
+		}
+	}
+	return a.pronounce(v, asJSON)
+}
+
+// pronounce prints a verdict.
+func (a *app) pronounce(v *verdict, asJSON bool) error {
+	v.Valid = len(v.Violations) == 0
+	switch {
+	case asJSON:
+		if err := a.printJSON(v); err != nil {
+			return err
+		}
+	case v.Valid:
+		_, _ = fmt.Fprintf(a.out, "%s: valid %s\n", v.File, v.Schema)
+	}
+	if v.Valid {
+		return nil
+	}
+	if !asJSON {
+		for _, f := range v.Violations {
+			place := fmt.Sprint(f.Line)
+			if f.Column > 0 {
+				place += fmt.Sprintf(":%d", f.Column)
+			}
+			sentence := schema.Violation{Pointer: f.Pointer, Found: f.Found, Expected: f.Expected}.String()
+			if f.Pointer == "" && v.Schema == kindEvents {
+				sentence = "the line is " + f.Found + ", expected " + f.Expected
+			}
+			_, _ = fmt.Fprintf(a.out, "%s:%s: %s\n", v.File, place, oneLine(sentence))
+		}
+	}
+	if n := len(v.Violations); n == 1 {
+		a.complain("%s is not a valid %s: 1 violation", v.File, v.Schema)
+	} else {
+		a.complain("%s is not a valid %s: %d violations", v.File, v.Schema, n)
+	}
+	return errReported
+}
+
+// add notes violations whose place is the start of what their pointers name.
+func (v *verdict) add(doc []byte, list []schema.Violation) {
+	places := locate(doc, list)
+	for i, violation := range list {
+		v.Violations = append(v.Violations, finding{
+			places[i].line, places[i].column, violation.Pointer, violation.Found, violation.Expected,
+		})
+	}
+}
+
+func (v *verdict) malformed(e *schema.SyntaxError) {
+	v.Violations = append(v.Violations, finding{e.Line, e.Column, e.Pointer, "malformed", "JSON, but " + e.Message})
+}
+
+func (v *verdict) checkRequest(doc []byte) {
+	if err := schema.Check(doc, schema.DefaultDepth); err != nil {
+		var e *schema.SyntaxError
+		errors.As(err, &e)
+		v.malformed(e)
+		return
+	}
+	v.add(doc, wire.Explain(doc))
+}
+
+func (v *verdict) checkManifest(doc []byte) {
+	m, err := manifest.Parse(doc)
+	if err == nil {
+		err = m.Check()
+	}
+	var syntax *schema.SyntaxError
+	var wrong *manifest.Error
+	switch {
+	case errors.As(err, &syntax):
+		v.malformed(syntax)
+	case errors.As(err, &wrong):
+		for _, w := range wrong.Violations {
+			v.Violations = append(v.Violations, finding{w.Line, w.Column, w.Pointer, w.Found, w.Expected})
+		}
+	}
+}
+
+// checkEvents checks each line, and the order of those that are events. The error is one of reading.
+func (v *verdict) checkEvents(r io.Reader, lineLimit int) error {
+	var grammar wire.Grammar
+	last := 0
+	for line, err := range ndjson.Lines(r, lineLimit) {
+		var long *ndjson.LineTooLongError
+		if errors.As(err, &long) {
+			v.Violations = append(v.Violations, finding{
+				Line: long.Number, Found: "longer than the limit", Expected: fmt.Sprintf("at most %d bytes (see --line-limit); what follows was not read", long.Limit),
+			})
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		last = line.Number
+		e, err := wire.ParseEvent(line.Data)
+		if err != nil {
+			v.addEvent(line.Number, line.Data, err)
+			continue
+		}
+		for _, violation := range grammar.Next(e) {
+			v.Violations = append(v.Violations, finding{line.Number, 0, "", violation.Found, violation.Expected})
+		}
+	}
+	for _, violation := range grammar.End() {
+		v.Violations = append(v.Violations, finding{last + 1, 0, "", violation.Found, violation.Expected})
+	}
+	return nil
+}
+
+// addEvent notes what is wrong with one line of a stream.
+func (v *verdict) addEvent(number int, line []byte, err error) {
+	var wrong *wire.Error
+	if !errors.As(err, &wrong) {
+		v.Violations = append(v.Violations, finding{Line: number, Found: "no event", Expected: err.Error()})
+		return
+	}
+	if s := wrong.Syntax; s != nil {
+		// A line has one line: the parser's own count is 1.
+		v.Violations = append(v.Violations, finding{number, s.Column, s.Pointer, "malformed", "JSON, but " + s.Message})
+		return
+	}
+	list := wrong.Violations // the first
+	if all := eventValidator().Validate(line); len(all) > 0 {
+		list = all
+	}
+	places := locate(line, list)
+	for i, violation := range list {
+		v.Violations = append(v.Violations, finding{
+			number, places[i].column, violation.Pointer, violation.Found, violation.Expected,
+		})
+	}
+}
+
+// eventValidator lists all that is wrong with an event.
+var eventValidator = sync.OnceValue(func() *schema.Schema {
+	var set schema.Set
+	err := set.Add(wire.SchemaID, wire.Schema())
+	if err == nil {
+		var s *schema.Schema
+		if s, err = set.Compile(wire.SchemaID + eventDefinition); err == nil {
+			return s
+		}
+	}
+	panic(err) // a mistake in the published schema, which the tests find
+})
