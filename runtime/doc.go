@@ -7,13 +7,14 @@
 // # A turn's way through the engine
 //
 //	Engine.Start   one atomic step: is it a repeat? draining? busy? at capacity? else a Run
-//	Run.Serve      the host's connection: flushes the first line, then calls Launch
-//	Run.Launch     one goroutine: waits for the session, joins the history, calls the adapter
+//	Stream.Serve   the host's connection: flushes the first line, then runs the turn
+//	Run.launch     waits for the session, joins the history, calls the adapter
 //	writer         what the adapter says → Sink → the turn's ndjson.Log → every connection
 //	Run.finish     exactly once: session, registry, last line, hooks, log
 //
 // All that limits time is one timer per turn (Run.watch), which costs nothing per event.
 //
-// Each adapter runs on one goroutine, which the engine waits for; one that outlives its grace is
-// counted as abandoned.
+// A turn costs no goroutine: the adapter runs on the one that serves its request. An adapter that
+// outlives its grace is counted as abandoned; its turn ends without it, and its host's connection is
+// ended for it.
 package runtime

@@ -210,41 +210,34 @@ func (e *Engine) repeat(rec *record, fingerprint uint64) (Stream, error) {
 
 func (r *record) joinable() bool { return !r.run.ending && r.run.ctx.Err() == nil }
 
-// Serve attaches conn to the turn and follows it to its end. It flushes the first line, then has the
-// adapter called, then writes lines as they come; the last one may be left in conn's buffer, to leave
-// with the end of the response. It returns nil after the turn's last line, and otherwise why conn got
-// no further: [ndjson.ErrGone] when done was closed, [ErrOutgrown] before anything was written, or the
-// error of a write. When it has returned, nobody touches conn any more.
-func (s Stream) Serve(conn ndjson.Conn, done <-chan struct{}) error {
+// Serve attaches conn to the turn and sees it to its end: it flushes the first line, has the adapter
+// called, on this goroutine if the turn is new, and lets lines out as they come; the last one may be
+// left in conn's buffer, to leave with the end of the response. When ctx is done the host counts as
+// gone. It returns nil after the turn's last line, and otherwise why conn got no further:
+// [ndjson.ErrGone], [ErrOutgrown] before anything was written, or the error of a write. When it has
+// returned, nobody touches conn any more.
+func (s Stream) Serve(ctx context.Context, conn ndjson.Conn) error {
+	if s.Repeat == First {
+		return s.run.serve(ctx, conn)
+	}
 	tail, err := s.rec.log.Attach(conn, 0)
 	if err != nil {
-		s.leave(err)
-		return ErrOutgrown
+		err = ErrOutgrown
+	} else {
+		err = tail.Follow(ctx.Done())
+		tail.Detach()
 	}
-	if s.Repeat == First {
-		err = tail.Flush()
-		s.run.launch()
+	if s.run != nil {
+		s.run.leave(err)
 	}
-	if err == nil {
-		err = tail.Follow(done)
-	}
-	tail.Detach()
-	s.leave(err)
 	return err
 }
 
-// Run starts the turn without a connection. It is for protocols whose turns need no host to listen;
-// Serve does it by itself.
+// Run runs the turn on this goroutine without a connection, and returns when its adapter has. It is for
+// protocols whose turns need no host to listen.
 func (s Stream) Run() {
 	if s.Repeat == First {
 		s.run.launch()
-	}
-}
-
-// leave gives up a reader; the last one of a running turn ends it, at once or later.
-func (s Stream) leave(err error) {
-	if s.run != nil {
-		s.run.leave(err)
 	}
 }
 

@@ -42,11 +42,14 @@ type Run struct {
 	// Guarded by engine.mu.
 	prev, next *Run
 	readers    int
+	firstLeft  bool  // the host that sent the turn is none of them any more
 	left       int64 // when the last reader went
 	graceEnd   int64
 	launched   bool
 	ending     bool
 	ended      bool
+
+	first *ndjson.Tail // the connection of the host that sent the turn, if it came with one
 
 	// Written by the adapter's goroutine, read by watch.
 	clock     atomic.Int64 // since when the first-output or idle clock runs
@@ -171,7 +174,49 @@ func (r *Run) discard() {
 	}
 }
 
-// launch starts the adapter's goroutine, once.
+// serve runs the turn for the host that sent it, on that host's goroutine.
+func (r *Run) serve(ctx context.Context, conn ndjson.Conn) (err error) {
+	// A new log has all its lines.
+	tail, _ := r.rec.log.Feed(conn, 0, r.firstGone)
+	r.first = tail
+	if err := tail.Flush(); err != nil {
+		r.firstGone(err) // the turn is cancelled before its adapter is called
+	}
+	stop := context.AfterFunc(ctx, func() { r.firstGone(ndjson.ErrGone) })
+	returned := false
+	defer func() {
+		stop()
+		if returned {
+			err = tail.Close()
+		} else { // the adapter has ended this goroutine, and with it the usual end of the response
+			err = tail.HangUp()
+		}
+		r.leaveOnce(err)
+	}()
+	r.launch()
+	returned = true
+	return nil
+}
+
+// firstGone is called when the host that sent the turn is gone, or its connection fails.
+func (r *Run) firstGone(err error) {
+	r.first.Drop()
+	r.leaveOnce(err)
+}
+
+// leaveOnce is leave for the host that sent the turn, whose going may be noticed in several places.
+func (r *Run) leaveOnce(err error) {
+	e := r.engine
+	e.mu.Lock()
+	left := r.firstLeft
+	r.firstLeft = true
+	e.mu.Unlock()
+	if !left {
+		r.leave(err)
+	}
+}
+
+// launch runs the turn, once.
 func (r *Run) launch() {
 	e := r.engine
 	e.mu.Lock()
@@ -185,8 +230,6 @@ func (r *Run) launch() {
 	r.timer = time.AfterFunc(r.firstLook(), r.watch)
 	e.mu.Unlock()
 
-	// As much as can be is done here: the adapter's goroutine begins with a small stack, which an open
-	// stream keeps, and what it never calls does not make it grow.
 	r.hookCtx = &r.ctx
 	for i := range e.conf.Hooks {
 		if h := e.conf.Hooks[i].TurnStart; h != nil {
@@ -196,7 +239,7 @@ func (r *Run) launch() {
 	if held {
 		r.join()
 	}
-	go r.main()
+	r.main()
 }
 
 func (r *Run) startHook(h func(context.Context, TurnInfo) context.Context) {
@@ -220,7 +263,7 @@ func (r *Run) firstLook() time.Duration {
 	return max(d, 0)
 }
 
-// main is the adapter's goroutine.
+// main calls the adapter.
 func (r *Run) main() {
 	defer r.exit()
 	if r.waiting.Load() && !r.await() || r.ctx.Context.Err() != nil {
@@ -253,7 +296,7 @@ func (r *Run) join() {
 	r.continuity, r.history = t.Continuity, len(t.History)
 }
 
-// exit ends the adapter's goroutine however it ends: by returning, by a panic, by runtime.Goexit.
+// exit comes after the adapter however that ended: by returning, by a panic, by runtime.Goexit.
 func (r *Run) exit() {
 	e := r.engine
 	if v := recover(); v != nil || r.inside {
@@ -480,7 +523,7 @@ func (r *Run) finish(abandoned bool) bool {
 	e.settle(r, o.Status == Completed)
 	o.Total = time.Duration(ndjson.Now() - r.begun)
 	_ = log.Begin()
-	log.Seal(r.sink.End(log.Room(256), o))
+	log.Seal(r.sink.End(log.Room(256), o), abandoned)
 
 	r.cancel(o.Cause)
 	r.report(o)

@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"sort"
@@ -106,28 +107,32 @@ func New(conf Config) (*Handler, error) {
 // ServeHTTP serves one turn. The order of the checks is the protocol page's ("Settled readings").
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
+	// First of all, because the server reads on after a refusal too, to use the connection again: a body
+	// that never comes would hold it for ever.
+	rc := http.NewResponseController(w)
+	cleared := h.bodyDeadline(rc)
+	refuseUnread := func(f *refusal) {
+		f.closing = r.ContentLength != 0
+		h.refuse(ctx, w, f)
+	}
 	if r.Method != http.MethodPost {
-		h.refuse(ctx, w, refuse(http.StatusMethodNotAllowed, "method", "Turns are sent with POST, not %s.", excerpt(r.Method)))
+		refuseUnread(refuse(http.StatusMethodNotAllowed, "method", "Turns are sent with POST, not %s.", excerpt(r.Method)))
 		return
 	}
 	principal, ok := h.authenticate(r.Header)
 	if !ok {
-		f := refuse(http.StatusUnauthorized, "unauthenticated", "This server asks for a bearer token: send the header Authorization with one that it knows.")
-		f.closing = r.ContentLength != 0
-		h.refuse(ctx, w, f)
+		refuseUnread(refuse(http.StatusUnauthorized, "unauthenticated", "This server asks for a bearer token: send the header Authorization with one that it knows."))
 		return
 	}
 	if !acceptType(r.Header) {
-		h.refuse(ctx, w, refuse(http.StatusUnsupportedMediaType, "media-type", "The Content-Type is %s, expected application/json.", excerpt(r.Header.Get("Content-Type"))))
+		refuseUnread(refuse(http.StatusUnsupportedMediaType, "media-type", "The Content-Type is %s, expected application/json.", excerpt(r.Header.Get("Content-Type"))))
 		return
 	}
 	gz, ok := encoding(r.Header)
 	if !ok {
-		h.refuse(ctx, w, refuse(http.StatusUnsupportedMediaType, "encoding", "The Content-Encoding is %s, expected gzip or none.", excerpt(strings.Join(r.Header["Content-Encoding"], ", "))))
+		refuseUnread(refuse(http.StatusUnsupportedMediaType, "encoding", "The Content-Encoding is %s, expected gzip or none.", excerpt(strings.Join(r.Header["Content-Encoding"], ", "))))
 		return
 	}
-	rc := http.NewResponseController(w)
-	cleared := h.bodyDeadline(rc)
 	body, f := h.readBody(r, gz)
 	if f != nil {
 		h.refuse(ctx, w, f)
@@ -152,7 +157,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.engine.Refuse(ctx, adapters.Lowkey, "replayed")
 	}
 	streamHeader(w.Header())
-	err = stream.Serve(&conn{w: w, rc: rc, handler: h}, ctx.Done())
+	err = stream.Serve(ctx, &conn{w: w, rc: rc, chunked: r.ProtoMajor == 1 && r.ProtoMinor > 0, handler: h})
 	if errors.Is(err, runtime.ErrOutgrown) { // it grew between the look-up and here
 		h.refuse(ctx, w, startRefusal(err, turnID))
 	}
@@ -193,6 +198,7 @@ func streamHeader(h http.Header) {
 type conn struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
+	chunked bool // the response ends with an empty chunk
 	handler *Handler
 }
 
@@ -210,3 +216,19 @@ func (c *conn) Flush() error {
 }
 
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.rc.SetWriteDeadline(t) }
+
+// HangUp ends the response of an adapter that does not return. net/http knows no end of a response but
+// the handler's, so the connection is taken from it.
+func (c *conn) HangUp() {
+	_ = c.rc.Flush()
+	raw, _, err := c.rc.Hijack()
+	if err != nil { // HTTP/2, or a middleware in the way: the stream is reset behind its last line
+		_ = c.rc.SetWriteDeadline(time.Unix(1, 0))
+		return
+	}
+	_ = raw.SetDeadline(time.Now().Add(time.Second))
+	if c.chunked {
+		_, _ = io.WriteString(raw, "0\r\n\r\n")
+	}
+	_ = raw.Close()
+}

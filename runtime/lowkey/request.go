@@ -84,12 +84,13 @@ func (h *Handler) readBody(r *http.Request, gz bool) ([]byte, *refusal) {
 	}
 	if gz {
 		length = -1
+		packed := &packedBody{r.Body, limit}
 		z, _ := gzips.Get().(*gzip.Reader)
 		var err error
 		if z == nil {
-			z, err = gzip.NewReader(r.Body)
+			z, err = gzip.NewReader(packed)
 		} else {
-			err = z.Reset(r.Body)
+			err = z.Reset(packed)
 		}
 		if z != nil {
 			defer gzips.Put(z)
@@ -121,10 +122,34 @@ func (h *Handler) readBody(r *http.Request, gz bool) ([]byte, *refusal) {
 			}
 			return buf, nil
 		}
+		if errors.Is(err, errPacked) {
+			return nil, h.tooLarge()
+		}
 		if err != nil {
 			return nil, readFailure(err, gz)
 		}
 	}
+}
+
+// A packedBody is a compressed body. More than the limit of it can only be what decompresses to
+// nothing (empty gzip members without end), which no limit on decoded bytes would ever stop.
+type packedBody struct {
+	r    io.Reader
+	left int64
+}
+
+var errPacked = errors.New("the compressed body is larger than the limit")
+
+// gzipOverhead is more than what gzip adds to a body that does not shrink, up to some gigabytes.
+const gzipOverhead = 1 << 20
+
+func (b *packedBody) Read(p []byte) (int, error) {
+	if b.left < -gzipOverhead {
+		return 0, errPacked
+	}
+	n, err := b.r.Read(p)
+	b.left -= int64(n)
+	return n, err
 }
 
 func (h *Handler) tooLarge() *refusal {

@@ -47,7 +47,7 @@ func ExampleLog() {
 			}
 		}
 		if log.Begin() == nil {
-			log.Seal(append(log.Room(32), "{\"end\":true}\n"...))
+			log.Seal(append(log.Room(32), "{\"end\":true}\n"...), false)
 		}
 	}()
 

@@ -15,11 +15,13 @@ import (
 //   - A line that comes while the tail is caught up and its last flush is some time ago is written and
 //     flushed by the producer itself. That is the case of a model's tokens, and costs no switch of
 //     goroutines.
-//   - A line that comes close behind a flush starts a burst. The goroutine in Tail.Follow is woken and
-//     writes all there is behind the offset, again and again, until it has caught up. While it is in
-//     the kernel the producer goes on appending, so the faster the producer, the larger the writes.
+//   - A line that comes close behind a flush starts a burst. A goroutine is started that writes all
+//     there is behind the offset, again and again, until it has caught up, and ends. While it is in the
+//     kernel the producer goes on appending, so the faster the producer, the larger the writes.
 //   - What is left when the log is sealed is written without a flush, because it leaves with the end
 //     of the response.
+//
+// Readers that come later have a goroutine of their own in Follow, which is woken instead.
 //
 // Back-pressure is a limit on what the slowest tail has not taken. There is no second buffer and no
 // timer.
@@ -95,6 +97,7 @@ type Log struct {
 	cuts    []int64
 	tail    *Tail   // the only one, mostly
 	more    []*Tail // the others
+	failed  []*Tail // those whose fail is to be called
 	space   chan struct{}
 	stalled int   // producers that wait for room
 	mark    int64 // where the producer's last own line ends
@@ -172,20 +175,39 @@ func (l *Log) Commit(lines []byte, own bool) (tooFar bool) {
 		l.deliver(own)
 	}
 	tooFar = l.tooFar()
-	l.mu.Unlock()
+	l.unlock()
 	return tooFar
 }
 
-// Seal is Commit for the last lines: nothing can be appended afterwards.
-func (l *Log) Seal(lines []byte) {
+// unlock unlocks the log and tells whose writes have failed meanwhile.
+func (l *Log) unlock() {
+	failed := l.failed
+	l.failed = nil
+	l.mu.Unlock()
+	for _, t := range failed {
+		t.fail(t.err)
+	}
+}
+
+// Seal is Commit for the last lines: nothing can be appended afterwards. They are written by whoever
+// follows or closes a tail. With orphaned nobody will: the producer has been given up, and the
+// connections that wait for it are served and hung up.
+func (l *Log) Seal(lines []byte, orphaned bool) {
 	l.put(lines)
 	l.sealed = true
 	if l.sealedC != nil {
 		close(l.sealedC)
 	}
 	l.release()
-	l.deliver(false)
-	l.mu.Unlock()
+	l.each(func(t *Tail) {
+		if t.wake != nil {
+			t.deliver(false)
+		} else if orphaned {
+			t.orphan = true
+			t.deliver(false)
+		}
+	})
+	l.unlock()
 }
 
 // Abort ends an append that was begun, without appending.
@@ -197,7 +219,7 @@ func (l *Log) Cut() {
 	l.mu.Lock()
 	l.cuts = append(l.cuts, l.end)
 	l.deliver(false)
-	l.mu.Unlock()
+	l.unlock()
 }
 
 // Part returns the offset at which the n-th part begins, counted from 0, and false if there is none
@@ -380,25 +402,18 @@ func (l *Log) trim() {
 
 // deliver sees that every tail gets what it has not taken. It may unlock and lock again.
 func (l *Log) deliver(inPlace bool) {
-	t := l.tail
-	if t == nil && len(l.more) == 0 {
+	if l.tail != nil && len(l.more) == 0 {
+		l.tail.deliver(inPlace)
 		return
 	}
-	if t != nil && len(l.more) == 0 {
-		if inPlace && t.parked && !t.busy && !t.leaving && Now()-t.flushed > burstGap {
-			t.write()
-			if limit, last := t.limit(); t.err != nil || t.off < limit || last || t.leaving {
-				t.rouse()
-			}
-			return
-		}
-		t.rouse()
-		return
-	}
-	if t != nil {
-		t.rouse()
+	l.each(func(t *Tail) { t.deliver(false) }) // a slow reader must not hold up the others
+}
+
+func (l *Log) each(f func(*Tail)) {
+	if l.tail != nil {
+		f(l.tail)
 	}
 	for _, t := range l.more {
-		t.rouse()
+		f(t)
 	}
 }

@@ -249,7 +249,7 @@ func seal(t *testing.T, l *ndjson.Log, line string) {
 	if err := l.Begin(); err != nil {
 		t.Fatalf("Begin: %v", err)
 	}
-	l.Seal(append(l.Room(len(line)), line...))
+	l.Seal(append(l.Room(len(line)), line...), false)
 }
 
 func attach(t *testing.T, l *ndjson.Log, c ndjson.Conn, from int64) *ndjson.Tail {
@@ -257,6 +257,15 @@ func attach(t *testing.T, l *ndjson.Log, c ndjson.Conn, from int64) *ndjson.Tail
 	tail, err := l.Attach(c, from)
 	if err != nil {
 		t.Fatalf("Attach: %v", err)
+	}
+	return tail
+}
+
+func feed(t *testing.T, l *ndjson.Log, c ndjson.Conn) *ndjson.Tail {
+	t.Helper()
+	tail, err := l.Feed(c, 0, nil)
+	if err != nil {
+		t.Fatalf("Feed: %v", err)
 	}
 	return tail
 }
@@ -274,8 +283,7 @@ func TestAPacedLineLeavesAtOnceWithOneFlush(t *testing.T) {
 		var l ndjson.Log
 		l.Init(nil)
 		c := newConn()
-		tail := attach(t, &l, c, 0)
-		end := follow(tail, nil)
+		tail := feed(t, &l, c)
 		for i := 1; i <= 5; i++ {
 			time.Sleep(10 * time.Millisecond)
 			add(&l, "line\n")
@@ -285,7 +293,7 @@ func TestAPacedLineLeavesAtOnceWithOneFlush(t *testing.T) {
 			}
 		}
 		seal(t, &l, "end\n")
-		if err := <-end; err != nil {
+		if err := tail.Close(); err != nil {
 			t.Fatal(err)
 		}
 		data, writes, flushes := c.got()
@@ -302,34 +310,46 @@ func TestABurstIsGathered(t *testing.T) {
 		l.Init(nil)
 		c := newConn()
 		c.gate = make(chan struct{})
-		tail := attach(t, &l, c, 0)
-		end := follow(tail, nil)
-		synctest.Wait()
+		tail := feed(t, &l, c)
 		time.Sleep(time.Millisecond)
 		go add(&l, "first\n") // written in place, and held up by the gate
 		synctest.Wait()
 		for range 1000 {
 			add(&l, "more\n")
 		}
-		c.gate <- struct{}{} // the first is through; Follow takes the rest in one go
-		synctest.Wait()
-		c.gate <- struct{}{}
+		close(c.gate)
 		synctest.Wait()
 		data, writes, flushes := c.got()
-		if data != "first\n"+strings.Repeat("more\n", 1000) {
-			// the thousand lines may span two segments of memory
-			c.gate <- struct{}{}
-			synctest.Wait()
-			data, writes, flushes = c.got()
+		if data != "first\n"+strings.Repeat("more\n", 1000) || writes > 4 || flushes > 2 {
+			t.Errorf("%d bytes in %d writes, %d flushes, want all in at most 4 writes and 2 flushes", len(data), writes, flushes)
 		}
-		if data != "first\n"+strings.Repeat("more\n", 1000) || writes > 3 || flushes > 2 {
-			t.Errorf("%d bytes in %d writes, %d flushes, want all in at most 3 writes and 2 flushes", len(data), writes, flushes)
-		}
-		close(c.gate)
 		seal(t, &l, "")
-		if err := <-end; err != nil {
+		if err := tail.Close(); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// Nothing waits for the end: a lone line and the last line of a burst leave by themselves.
+func TestNoLineIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l ndjson.Log
+		l.Init(nil)
+		c := newConn()
+		tail := feed(t, &l, c)
+		want := ""
+		for burst := range 20 {
+			for range burst {
+				want += "x\n"
+				add(&l, "x\n")
+			}
+			synctest.Wait() // no time passes
+			if data, _, flushes := c.got(); data != want || burst > 0 && flushes == 0 || c.flushes != nil && c.flushes[len(c.flushes)-1] != len(want) {
+				t.Fatalf("after a burst of %d lines, %d of %d bytes are flushed", burst, len(data), len(want))
+			}
+		}
+		_ = tail.Close()
 	})
 }
 
@@ -391,38 +411,144 @@ func TestAReaderThatTakesNothingFailsByTheWriteTimeout(t *testing.T) {
 	})
 }
 
-func TestFollowEndsWhenTheReaderGoesEvenInTheMiddleOfAWrite(t *testing.T) {
+func TestFollowEndsWhenTheReaderGoes(t *testing.T) {
+	t.Parallel()
+	var l ndjson.Log
+	l.Init(nil)
+	c := newConn()
+	done := make(chan struct{})
+	tail := attach(t, &l, c, 0)
+	end := follow(tail, done)
+	close(done)
+	if err := <-end; !errors.Is(err, ndjson.ErrGone) {
+		t.Errorf("Follow = %v, want ErrGone", err)
+	}
+	tail.Detach()
+	tail.Detach()
+	add(&l, "into the void\n") // nobody reads: no harm
+	seal(t, &l, "end\n")
+	if data, _, _ := c.got(); data != "" {
+		t.Errorf("%q was written after the end", data)
+	}
+}
+
+// A reader that is dropped holds nobody up, not even the producer that is writing to it at the moment.
+func TestDropCutsAWriteShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		for _, inPlace := range []bool{false, true} {
+		for _, other := range []bool{false, true} {
+			var l ndjson.Log
+			l.Init(&ndjson.LogConfig{Ahead: 100})
+			c := newConn()
+			c.gate = make(chan struct{})
+			tail := feed(t, &l, c)
+			second := newConn()
+			var end <-chan error
+			if other {
+				end = follow(attach(t, &l, second, 0), nil)
+			}
+			time.Sleep(time.Second)
+			wrote := make(chan struct{})
+			go func() {
+				defer close(wrote)
+				for range 100 {
+					if add(&l, "a line of some length\n") {
+						l.WaitRoom(nil)
+					}
+				}
+			}()
+			synctest.Wait()
+			tail.Drop()
+			<-wrote
+			seal(t, &l, "end\n")
+			if err := tail.Close(); err == nil {
+				t.Error("Close = nil, want why the reader got no further")
+			}
+			if data, _, _ := c.got(); data != "" {
+				t.Errorf("%q arrived at a reader that is gone", data)
+			}
+			if other {
+				if err := <-end; err != nil {
+					t.Error(err)
+				}
+				if data, _, _ := second.got(); len(data) != 100*22+4 {
+					t.Errorf("the other reader got %d bytes", len(data))
+				}
+			}
+		}
+	})
+}
+
+func TestAFailedWriteIsToldOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, burst := range []bool{false, true} {
 			var l ndjson.Log
 			l.Init(nil)
 			c := newConn()
-			done := make(chan struct{})
-			tail := attach(t, &l, c, 0)
-			end := follow(tail, done)
-			synctest.Wait()
+			c.fail = errors.New("reset")
+			var told []error
+			tail, err := l.Feed(c, 0, func(err error) {
+				told = append(told, err)
+				_ = l.Size() // not under the lock
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if burst {
+				add(&l, "a burst begins when the last flush was just now\n")
+			}
 			time.Sleep(time.Second)
-			wrote := make(chan struct{})
-			if inPlace {
-				c.gate = make(chan struct{})
-				go func() { add(&l, "line\n"); close(wrote) }()
-			} else {
-				close(wrote)
+			for range 5 {
+				add(&l, "line\n")
 			}
 			synctest.Wait()
-			close(done)
-			if err := <-end; err == nil {
-				t.Errorf("in place %v: Follow returned nil", inPlace)
+			if len(told) != 1 || !errors.Is(told[0], c.fail) {
+				t.Errorf("told %v, want the write's error once", told)
 			}
-			<-wrote
-			tail.Detach()
-			tail.Detach()
-			add(&l, "into the void\n") // nobody reads: no harm
-			seal(t, &l, "end\n")
-			if data, _, _ := c.got(); data != "" {
-				t.Errorf("in place %v: %q was written after the end", inPlace, data)
+			if err := tail.Close(); !errors.Is(err, c.fail) {
+				t.Errorf("Close = %v, want the write's error", err)
 			}
+		}
+	})
+}
+
+// hangConn counts how often its response was ended from outside.
+type hangConn struct {
+	*fakeConn
+	hung int
+}
+
+func (c *hangConn) HangUp() { c.hung++ }
+
+func TestAnOrphanedTailGetsTheLastLineAndIsHungUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var l ndjson.Log
+		l.Init(nil)
+		c := &hangConn{fakeConn: newConn()}
+		tail := feed(t, &l, c)
+		add(&l, "line\n")
+		if err := l.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		l.Seal(append(l.Room(8), "end\n"...), true)
+		synctest.Wait()
+		data, _, _ := c.got()
+		if data != "line\nend\n" || c.hung != 1 || c.flushes[len(c.flushes)-1] != len(data) {
+			t.Errorf("%q flushed to %v, hung up %d times", data, c.flushes, c.hung)
+		}
+		if err := tail.Close(); !errors.Is(err, ndjson.ErrGone) {
+			t.Errorf("Close = %v, want ErrGone", err)
+		}
+
+		var m ndjson.Log
+		m.Init(nil)
+		c = &hangConn{fakeConn: newConn()}
+		tail = feed(t, &m, c)
+		seal(t, &m, "end\n")
+		if err := tail.HangUp(); err != nil || c.hung != 1 || len(c.flushes) != 1 {
+			t.Errorf("HangUp = %v, hung up %d times after %v", err, c.hung, c.flushes)
 		}
 	})
 }
@@ -673,8 +799,7 @@ func TestConcurrentProducersAndReaders(t *testing.T) {
 func TestAppendingDoesNotAllocate(t *testing.T) {
 	var l ndjson.Log
 	l.Init(&ndjson.LogConfig{Keep: 64 << 10, Ahead: 1 << 30})
-	done := make(chan struct{})
-	end := follow(attach(t, &l, discard{}, 0), done)
+	tail := feed(t, &l, discard{})
 	line := `{"protocolVersion":1,"type":"text","content":`
 	text := "twenty characters ok"
 	produce := func() {
@@ -688,8 +813,7 @@ func TestAppendingDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(20, produce); n > 20 {
 		t.Errorf("%v allocations per 1000 lines, want next to none", n)
 	}
-	close(done)
-	<-end
+	_ = tail.Close()
 }
 
 type discard struct{}

@@ -16,34 +16,70 @@ type Conn interface {
 	SetWriteDeadline(t time.Time) error
 }
 
-// A Tail is one reader of a [Log]: an offset into it and the connection that its bytes go to. Follow
-// belongs to one goroutine; while it runs, the log's producer may write to the connection too, one at
-// a time. When Follow has returned nobody touches the connection any more.
+// A HangUper is a [Conn] whose response can be ended although the handler that serves it has not
+// returned.
+type HangUper interface{ HangUp() }
+
+// A Tail is one reader of a [Log]: an offset into it and the connection that its bytes go to. It is
+// served in one of two ways.
+//
+//   - [Log.Feed]: lines are written by the goroutine that appends them or by one that lives only while
+//     some are pending. The goroutine that owns the connection is free to do something else, such as
+//     being the producer, and calls Close at the end.
+//   - [Log.Attach]: the goroutine that owns the connection calls Follow, and then Detach.
+//
+// When Close or Follow has returned nobody touches the connection any more.
 type Tail struct {
 	log  *Log
 	conn Conn
+	fail func(error)
 	from int64
 	off  int64
 
 	parked  bool // Follow waits to be woken
 	busy    bool // somebody writes
-	leaving bool // Follow is about to return
-	wake    chan struct{}
+	pumping bool // a goroutine for pending lines has been started
+	closing bool // Close does the rest
+	orphan  bool // nobody will end the response: flush the last line and hang up
+	gone    bool // nothing is to be written any more
+	told    bool // fail was called
+	plain   bool // the connection has no deadlines
+
 	err     error
-	flushed int64 // when the last flush ended
-	armed   int64 // when the write deadline was set last
-	plain   bool  // the connection has no deadlines
+	flushed int64         // when the last flush ended
+	armed   int64         // when the write deadline was set last
+	wake    chan struct{} // of Follow; nil if the log feeds the tail
+	quiet   chan struct{} // closed when the write in hand is over; nil unless somebody waits
 }
 
-// Attach adds a reader that starts at offset from (0, or the beginning of a [Log.Part]). The error is
-// [ErrTrimmed] where that is gone. The caller must call Follow or Detach.
+// Attach adds a reader that starts at offset from (0, or the beginning of a [Log.Part]) and is served
+// by its Follow. The error is [ErrTrimmed] where that offset is gone. The caller must call Detach.
 func (l *Log) Attach(conn Conn, from int64) (*Tail, error) {
+	t, err := l.attach(conn, from)
+	if err == nil {
+		t.wake = make(chan struct{}, 1)
+	}
+	return t, err
+}
+
+// Feed adds a reader that starts at offset from and is served by whoever appends. fail, if not nil, is
+// called once if a write fails, without a lock; not for what Flush or Close return. The error is that
+// of Attach. The caller must call Close or HangUp.
+func (l *Log) Feed(conn Conn, from int64, fail func(error)) (*Tail, error) {
+	t, err := l.attach(conn, from)
+	if err == nil {
+		t.fail = fail
+	}
+	return t, err
+}
+
+func (l *Log) attach(conn Conn, from int64) (*Tail, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.trimmed || from < l.base {
 		return nil, ErrTrimmed
 	}
-	t := &Tail{log: l, conn: conn, from: from, off: from, wake: make(chan struct{}, 1)}
+	t := &Tail{log: l, conn: conn, from: from, off: from}
 	if l.tail == nil && len(l.more) == 0 {
 		l.tail = t
 	} else {
@@ -54,9 +90,12 @@ func (l *Log) Attach(conn Conn, from int64) (*Tail, error) {
 
 // Detach removes the tail from its log. It may be called twice. Not to be called while Follow runs.
 func (t *Tail) Detach() {
-	l := t.log
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
+	t.log.remove(t)
+}
+
+func (l *Log) remove(t *Tail) {
 	if l.tail == t {
 		l.tail = nil
 		if k := len(l.more); k > 0 {
@@ -74,15 +113,79 @@ func (t *Tail) Detach() {
 	l.release()
 }
 
-// Flush writes what there is and flushes, on the calling goroutine. To be called before Follow.
+// Flush writes what there is and flushes, on the calling goroutine.
 func (t *Tail) Flush() error {
 	l := t.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.err == nil && t.off < l.end {
+	if !t.busy && t.err == nil && t.off < l.end {
+		told := t.told
+		t.told = true // by what Flush returns
 		t.write()
+		t.told = told || t.err != nil
 	}
 	return t.err
+}
+
+// Drop gives up a reader that is gone: what it has not taken is dropped, a write that is under way is
+// cut short, and the log goes on without it. It does not wait. Close must still be called.
+func (t *Tail) Drop() {
+	l := t.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.drop()
+}
+
+func (t *Tail) drop() {
+	t.gone = true
+	if t.err == nil {
+		t.err = ErrGone
+	}
+	if t.busy {
+		_ = t.conn.SetWriteDeadline(time.Unix(1, 0))
+	}
+	t.log.remove(t)
+}
+
+// Close ends a tail that was served by whoever appends. It waits for a write that is under way,
+// writes what is left (the last line of a sealed log may stay in the connection's buffer, to leave
+// with the end of the response), removes the tail from the log, and returns the first error there was.
+func (t *Tail) Close() error {
+	l := t.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.closing = true
+	for t.busy {
+		t.waitQuiet()
+	}
+	for limit, _ := t.limit(); t.err == nil && t.off < limit; limit, _ = t.limit() {
+		t.write()
+	}
+	l.remove(t)
+	return t.err
+}
+
+// HangUp is Close for a handler that will not return in the usual way: it flushes the last line and
+// ends the response as far as the connection can.
+func (t *Tail) HangUp() error {
+	t.log.mu.Lock()
+	t.orphan = true
+	t.log.mu.Unlock()
+	err := t.Close()
+	if h, ok := t.conn.(HangUper); ok && err == nil {
+		h.HangUp()
+	}
+	return err
+}
+
+func (t *Tail) waitQuiet() {
+	if t.quiet == nil {
+		t.quiet = make(chan struct{})
+	}
+	quiet := t.quiet
+	t.log.mu.Unlock()
+	<-quiet
+	t.log.mu.Lock()
 }
 
 // Follow writes lines as they come, and returns nil when the last line of the log (or of the part)
@@ -94,7 +197,6 @@ func (t *Tail) Follow(done <-chan struct{}) error {
 	defer l.mu.Unlock()
 	for {
 		switch limit, last := t.limit(); {
-		case t.busy:
 		case t.err != nil:
 			return t.err
 		case t.off < limit:
@@ -111,16 +213,8 @@ func (t *Tail) Follow(done <-chan struct{}) error {
 			t.parked = false
 		case <-done:
 			l.mu.Lock()
-			t.parked, t.leaving = false, true
-			for t.busy { // cut short the write that the producer is in
-				l.mu.Unlock()
-				_ = t.conn.SetWriteDeadline(time.Unix(1, 0))
-				<-t.wake
-				l.mu.Lock()
-			}
-			if t.err == nil {
-				t.err = ErrGone
-			}
+			t.parked, t.gone = false, true
+			t.err = ErrGone
 			return t.err
 		}
 	}
@@ -143,14 +237,76 @@ func (t *Tail) limit() (int64, bool) {
 	return t.log.end, t.log.sealed
 }
 
-// rouse wakes Follow. Called with the log locked.
-func (t *Tail) rouse() {
-	if t.parked || t.leaving {
-		t.parked = false
-		select {
-		case t.wake <- struct{}{}:
-		default:
+// deliver sees that the tail gets what it has not taken, on the calling goroutine (which may be the
+// only one that can) or on another. Called with the log locked; it may unlock meanwhile.
+func (t *Tail) deliver(inPlace bool) {
+	if t.wake != nil {
+		if t.parked {
+			t.parked = false
+			select {
+			case t.wake <- struct{}{}:
+			default:
+			}
 		}
+		return
+	}
+	if t.busy || t.pumping || t.closing || t.err != nil {
+		return // whoever is at it looks again
+	}
+	if inPlace && Now()-t.flushed > burstGap {
+		t.write()
+		if t.closing || t.err != nil {
+			return
+		}
+		if limit, _ := t.limit(); t.off == limit && !t.orphan {
+			return
+		}
+		// Other producers have appended meanwhile.
+	}
+	t.pumping = true
+	go t.pump()
+}
+
+// pump writes lines until none is pending. It is started by deliver and does not outlive Close, but
+// for the moment that it takes to find that it has nothing to do.
+func (t *Tail) pump() {
+	l := t.log
+	l.mu.Lock()
+	for !t.closing && t.err == nil {
+		if limit, _ := t.limit(); t.off == limit {
+			break
+		}
+		t.write()
+	}
+	t.pumping = false
+	if t.orphan && !t.closing && t.err == nil {
+		t.hangUp()
+	}
+	l.unlock()
+}
+
+// hangUp ends the response of a handler that does not return. Called with the log locked.
+func (t *Tail) hangUp() {
+	h, ok := t.conn.(HangUper)
+	t.err, t.gone = ErrGone, true
+	if !ok {
+		return
+	}
+	t.begin()
+	t.log.mu.Unlock()
+	h.HangUp()
+	t.log.mu.Lock()
+	t.end()
+}
+
+// begin and end mark that somebody uses the connection.
+func (t *Tail) begin() { t.busy = true }
+
+func (t *Tail) end() {
+	t.busy = false
+	if t.quiet != nil {
+		close(t.quiet)
+		t.quiet = nil
 	}
 }
 
@@ -178,7 +334,8 @@ func (t *Tail) write() {
 			break
 		}
 	}
-	t.busy = true
+	flushEnd := t.orphan
+	t.begin()
 	l.mu.Unlock()
 
 	t.arm()
@@ -192,8 +349,7 @@ func (t *Tail) write() {
 			break
 		}
 	}
-	ends := last && t.off+int64(n) == limit
-	if err == nil && !ends {
+	if ends := last && t.off+int64(n) == limit; err == nil && (!ends || flushEnd) {
 		if err = t.conn.Flush(); errors.Is(err, errors.ErrUnsupported) {
 			err = nil
 		}
@@ -201,11 +357,15 @@ func (t *Tail) write() {
 	ended := Now()
 
 	l.mu.Lock()
-	t.busy = false
+	t.end()
 	t.off += int64(n)
 	t.flushed = ended
 	if err != nil && t.err == nil {
 		t.err = err
+		if t.fail != nil && !t.closing && !t.told {
+			t.told = true
+			l.failed = append(l.failed, t)
+		}
 	}
 	if l.taken == 0 && l.slowest() >= l.mark {
 		l.taken = ended
