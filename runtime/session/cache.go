@@ -122,9 +122,7 @@ func (c *Cache) now() time.Duration { return time.Since(c.start) }
 func (c *Cache) find(key Key, h hash) (*entry, adapters.Continuity) {
 	e, ok := c.kept.Get(h)
 	if ok && e.key == key {
-		now := c.now()
-		if now-e.used < c.cfg.TTL {
-			e.used = now
+		if c.now()-e.used < c.cfg.TTL {
 			return e, adapters.ContinuitySame
 		}
 		c.drop(e)

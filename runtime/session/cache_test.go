@@ -53,6 +53,27 @@ func TestLimitsOfAConfig(t *testing.T) {
 	}
 }
 
+// What a turn does late counts as late, also if others came and went meanwhile.
+func TestLastUseOfOverlappingTurns(t *testing.T) {
+	t.Parallel()
+	c := newCache(t, session.Config{Bytes: 10_000})
+	turn(t, c, key("a"), nil, "1", "1")
+	l := acquire(t, c, key("a"))
+	turn(t, c, key("b"), nil, "1", "1")
+	l.Release()
+	if got, want := handles(c), []string{"b", "a"}; !slices.Equal(got, want) {
+		t.Errorf("oldest first, they are %q, want %q", got, want)
+	}
+	l = acquire(t, c, key("b"))
+	turn(t, c, key("a"), talk(agent("1")), "1", "1")
+	store(t, l, "k", strings.Repeat("1", 9_000))
+	if got, want := handles(c), []string{"b"}; !slices.Equal(got, want) {
+		t.Errorf("kept %q, want %q, which was used last", got, want)
+	}
+	check(t, c)
+	l.Release()
+}
+
 func TestNoLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -510,6 +531,22 @@ func TestFaultH2HeapDoesNotGrow(t *testing.T) {
 	if worst > s.Bytes*3/2 {
 		t.Errorf("the heap has grown by %d bytes, and %d are counted", worst, s.Bytes)
 	}
+
+	// Many small values, and none of them in the end.
+	l := acquire(t, c, key("s"))
+	before := heap()
+	for i := range 5_000 {
+		store(t, l, numbered(i), "")
+	}
+	for i := range 5_000 {
+		if err := l.Delete(numbered(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if grown := heap() - before; grown > 50_000 {
+		t.Errorf("deleted values take %d bytes", grown)
+	}
+	l.Release()
 	runtime.KeepAlive(c)
 }
 

@@ -216,6 +216,18 @@ func TestForget(t *testing.T) {
 	l.Release()
 	_, how := peek(t, c, key("s"))
 	wantHow(t, how, adapters.ContinuityNew)
+
+	// Also that it was evicted.
+	c = newCache(t, session.Config{Entries: 1})
+	turn(t, c, key("s"), nil, "a", "b")
+	turn(t, c, key("another"), nil, "a", "b")
+	l = acquire(t, c, key("s"))
+	if l.Forget() {
+		t.Error("Forget of an evicted session tells that there was something")
+	}
+	l.Release()
+	_, how = peek(t, c, key("s"))
+	wantHow(t, how, adapters.ContinuityNew)
 }
 
 // What the host says of a message now is what the next turn sees, also beyond its window.
@@ -417,6 +429,41 @@ func FuzzOverlap(f *testing.F) {
 		if got, want := session.Overlap(said, window), plainOverlap(said, window); got != want {
 			t.Errorf("overlap of %d and %d = %d, want %d", a, b, got, want)
 		}
+		said = said[max(0, len(said)-len(window)):]
+		if got, want := session.OverlapByHash(said, window), plainOverlap(said, window); got != want {
+			t.Errorf("overlap by hash of %d and %d = %d, want %d", a, b, got, want)
+		}
+	})
+}
+
+// The plainest way to find the overlap finds the same.
+func TestOverlapProperty(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		words := []string{"a", "b"}
+		times := rapid.Int64Range(0, 2).Draw(t, "times")
+		message := rapid.Custom(func(t *rapid.T) adapters.Message {
+			m := user(rapid.SampledFrom(words).Draw(t, "content"))
+			if at := rapid.Int64Range(0, times).Draw(t, "time"); at > 0 {
+				m.Time = time.UnixMilli(at)
+			}
+			return m
+		})
+		// The window repeats some of what was said, so that there is something to find.
+		said := rapid.SliceOfN(message, 0, 40).Draw(t, "said")
+		again := said[rapid.IntRange(0, len(said)).Draw(t, "from"):]
+		window := slices.Concat(again, rapid.SliceOfN(message, 1, 20).Draw(t, "more"))
+		if i := rapid.IntRange(0, 2*len(window)).Draw(t, "spoilt"); i < len(window) {
+			window[i] = message.Draw(t, "spoilt message")
+		}
+		want := plainOverlap(said, window)
+		if got := session.Overlap(said, window); got != want {
+			t.Fatalf("overlap = %d, want %d", got, want)
+		}
+		said = said[max(0, len(said)-len(window)):]
+		if got := session.OverlapByHash(said, window); got != want {
+			t.Fatalf("overlap by hash = %d, want %d", got, want)
+		}
 	})
 }
 
@@ -499,7 +546,7 @@ func TestNothingOfTheRequestIsKept(t *testing.T) {
 			next := c.Enqueue(session.Key{Plugin: s("muse"), Principal: s(""), Handle: s("s")})
 			kept = append(kept, l, next)
 			window := talk(
-				message(s, "user", "a", "", "", "t1"),
+				message(s, "user", numbered(i), "", "", "t1"),
 				message(s, "oracle", long, long, s(""), "t1"),
 				message(s, "agent", "b", "muse", long[i:], "t2"))
 			l.Join(window)
@@ -507,9 +554,21 @@ func TestNothingOfTheRequestIsKept(t *testing.T) {
 			l.Commit(message(s, "user", "c", "", "", "t3"), message(s, "agent", "", "", "", ""))
 			l.Release()
 
-			next.Join(window[1:])
+			// The same again, with labels that the host has found out since.
+			for j := range window {
+				window[j].TurnID, window[j].AgentName = s("turn "+numbered(i)), s(long[:100+i])
+			}
+			window = append(window, message(s, "user", "c", "", "", "new"))
+			if _, how := next.Join(window[1:]); how != adapters.ContinuityExtended {
+				t.Errorf("continuity = %q", how)
+			}
 			next.Commit(adapters.Message{}, adapters.Message{})
 			next.Release()
+
+			failed := c.Enqueue(k)
+			kept = append(kept, failed)
+			failed.Join(window)
+			failed.Release()
 		}))
 		check(t, c)
 	}
@@ -530,6 +589,27 @@ func TestNothingOfTheRequestIsKept(t *testing.T) {
 	wantValue(t, l, "key", `"value"`)
 	l.Release()
 	runtime.KeepAlive(kept)
+}
+
+// A lease that an abandoned adapter keeps does not keep a session that has been evicted.
+func TestAReleasedLeaseKeepsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCache(t, session.Config{Entries: 1})
+	l := acquire(t, c, key("s"))
+	l.Join(nil)
+	l.Commit(user("some text"), agent("an answer"))
+	text := weak.Make(unsafe.StringData(c.Said(key("s"))[0].Content))
+	l.Release()
+	runtime.GC()
+	if text.Value() == nil {
+		t.Fatal("the conversation is gone too early")
+	}
+	turn(t, c, key("another"), nil, "a", "b")
+	runtime.GC()
+	if text.Value() != nil {
+		t.Error("the evicted conversation is still in memory")
+	}
+	runtime.KeepAlive(l)
 }
 
 func TestAfterRelease(t *testing.T) {

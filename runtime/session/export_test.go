@@ -14,7 +14,11 @@ const (
 	RememberedLost  = rememberedLost
 )
 
-var Overlap = overlap
+// OverlapByHash needs a window that is at least as long as said.
+var (
+	Overlap       = overlap
+	OverlapByHash = overlapByHash
+)
 
 // Limits returns the limits in force.
 func (c *Cache) Limits() Config { return c.cfg }

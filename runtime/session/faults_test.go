@@ -110,6 +110,7 @@ func TestFaultH3SharedMemoryBetweenTurns(t *testing.T) {
 				if err := l.Store("k", mine); err != nil {
 					t.Error(err)
 				}
+				spoil(history, raw)
 				history = append(history, user("appended"))
 				spoil(history, raw)
 				spoil(nil, mine)

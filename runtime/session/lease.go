@@ -39,7 +39,7 @@ type Lease struct {
 	mu        sync.Mutex
 	entry     *entry              // nil while nothing is remembered
 	origin    adapters.Continuity // new or evicted if the session was not known, else same
-	window    []adapters.Message  // as joined, until it is committed
+	window    []adapters.Message  // as joined
 	keep      int                 // how much of the conversation comes before the window
 	overlap   int                 // how much of it the window repeats
 	joined    bool
@@ -264,7 +264,6 @@ func (l *Lease) Commit(message, answer adapters.Message) {
 	delta += messagesSize(said[from:])
 
 	l.entry.said = said
-	l.window = nil
 	l.settle(delta)
 }
 
