@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -348,8 +349,7 @@ func TestFaultA5(t *testing.T) {
 }
 
 // Fault A6: deep nesting is refused while scanning.
-func TestFaultA6(t *testing.T) {
-	t.Parallel()
+func TestFaultA6(t *testing.T) { // not parallel: it looks at the clock
 	var r wire.Request
 	if err := wire.Parse(file(t, "lowkey-nest-64.json"), &r); err != nil {
 		t.Errorf("64 levels: %v", err)
@@ -507,6 +507,30 @@ func TestParseReusesTheWindow(t *testing.T) {
 	if cap(r.TranscriptWindow) != 0 {
 		t.Error("Reset keeps a huge window")
 	}
+}
+
+func TestParseConcurrently(t *testing.T) {
+	t.Parallel()
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			var r wire.Request
+			for i := range 200 {
+				// Unknown fields and escapes use memory that is shared between calls.
+				message := fmt.Sprintf("%d\n%d", g, i)
+				body := strings.Replace(strings.Replace(base, `"hello"`, fmt.Sprintf("%q", message), 1), `"pluginId"`, fmt.Sprintf(`"x%d":[{"y":%d,"z":{}}],"pluginId"`, g, i), 1)
+				if err := wire.Parse([]byte(body), &r); err != nil || r.Turn.Message != message {
+					t.Errorf("Parse = %v, message %q, want %q", err, r.Turn.Message, message)
+					return
+				}
+				if list := wire.Explain([]byte(strings.Replace(body, `"user"`, `"x"`, 1))); len(list) != 1 {
+					t.Errorf("Explain = %v", list)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func TestParseAllocations(t *testing.T) {

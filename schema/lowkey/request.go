@@ -15,10 +15,11 @@ const ProtocolVersion = 1
 // Unknown fields are accepted everywhere and are not kept: a later version of the protocol is additive,
 // and who wants them reads the body.
 type Request struct {
-	ProtocolVersion  int           `json:"protocolVersion" jsonschema_description:"The version of the protocol."`
-	PluginID         string        `json:"pluginId" jsonschema:"minLength=1" jsonschema_description:"The plugin that the turn is for."`
-	SessionHandle    SessionHandle `json:"sessionHandle" jsonschema_description:"The session that the turn belongs to."`
-	Turn             Turn          `json:"turn" jsonschema_description:"The turn itself."`
+	ProtocolVersion int           `json:"protocolVersion" jsonschema_description:"The version of the protocol."`
+	PluginID        string        `json:"pluginId" jsonschema:"minLength=1" jsonschema_description:"The plugin that the turn is for."`
+	SessionHandle   SessionHandle `json:"sessionHandle" jsonschema_description:"The session that the turn belongs to."`
+	Turn            Turn          `json:"turn" jsonschema_description:"The turn itself."`
+	// TranscriptWindow must not be nil in a request that is marshalled: null is no window.
 	TranscriptWindow []WindowEntry `json:"transcriptWindow" jsonschema_description:"The recent history of the session, oldest first. May be empty. The host keeps it to limits.transcriptWindowMessages."`
 	Limits           Limits        `json:"limits" jsonschema_description:"The limits that the host keeps to."`
 }

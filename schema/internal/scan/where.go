@@ -21,10 +21,9 @@ func Where(doc []byte, at int, f Fault) (pointer string, line, column int) {
 // pointerAt walks the text, which is right as far as at, and keeps the path.
 func pointerAt(doc []byte, at int, f Fault) string {
 	type level struct {
-		object bool
-		key    string // of an object's current member
-		named  bool   // whether there is one
-		index  int
+		object    bool
+		open, end int // the quotes of the current member's key; 0 while there is none
+		index     int
 	}
 	var path []level
 	wantKey := false
@@ -42,7 +41,7 @@ func pointerAt(doc []byte, at int, f Fault) string {
 		case ',':
 			top := &path[len(path)-1]
 			top.index++
-			top.named = false
+			top.open = 0
 			wantKey = top.object
 		case '"':
 			end, _, fault := String(doc, i+1)
@@ -52,8 +51,7 @@ func pointerAt(doc []byte, at int, f Fault) string {
 			}
 			if wantKey {
 				top := &path[len(path)-1]
-				top.key = string(AppendUnescaped(nil, doc[i+1:end]))
-				top.named = true
+				top.open, top.end = i, end
 				wantKey = false
 			}
 			i = end
@@ -63,17 +61,17 @@ func pointerAt(doc []byte, at int, f Fault) string {
 	if f == DuplicateKey {
 		if end, _, fault := String(doc, at+1); fault == OK {
 			top := &path[len(path)-1]
-			top.key, top.named = string(AppendUnescaped(nil, doc[at+1:end])), true
+			top.open, top.end = at, end
 		}
 	}
 	var b strings.Builder
 	for _, l := range path {
 		switch {
-		case l.object && !l.named:
+		case l.object && l.open == 0:
 			return b.String()
 		case l.object:
 			b.WriteByte('/')
-			b.WriteString(EscapePointer(l.key))
+			b.WriteString(EscapePointer(string(AppendUnescaped(nil, doc[l.open+1:l.end]))))
 		default:
 			b.WriteByte('/')
 			b.WriteString(strconv.Itoa(l.index))
