@@ -123,7 +123,29 @@ func (r *Run) turnDeadline() time.Time {
 // maxRemembered is the longest answer that enters the conversation.
 const maxRemembered = 8 << 20
 
-var textBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+// Buffers for answers: nearly all are short, and a few are long.
+const (
+	shortText = 1 << 10
+	longText  = 64 << 10
+)
+
+var (
+	shortTexts = sync.Pool{New: func() any { b := make([]byte, 0, shortText); return &b }}
+	longTexts  = sync.Pool{New: func() any { b := make([]byte, 0, 4*longText); return &b }}
+)
+
+// freeText gives back the buffer of an answer.
+func freeText(b *[]byte) {
+	switch c := cap(*b); {
+	case c > 2<<20:
+	case c >= longText:
+		*b = (*b)[:0]
+		longTexts.Put(b)
+	default:
+		*b = (*b)[:0]
+		shortTexts.Put(b)
+	}
+}
 
 // newRun makes a run that nobody knows yet.
 func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
@@ -414,7 +436,7 @@ func (r *Run) watch() {
 		return
 	}
 	if c.Heartbeat != forever {
-		at := r.lastLine.Load() + int64(c.Heartbeat)
+		at := max(r.lastLine.Load(), r.clock.Load()) + int64(c.Heartbeat)
 		if at <= now {
 			r.heartbeat(now)
 			at = now + int64(c.Heartbeat)
@@ -511,10 +533,7 @@ func (r *Run) finish(abandoned bool) bool {
 	}
 	r.lease.Release()
 	if r.text != nil {
-		if cap(*r.text) <= 64<<10 {
-			*r.text = (*r.text)[:0]
-			textBuffers.Put(r.text)
-		}
+		freeText(r.text)
 		r.text = nil
 	}
 	if r.owner != nil && (called || !abandoned) {

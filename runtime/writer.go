@@ -27,6 +27,9 @@ func (w *writer) begin() error {
 		r.rec.log.Abort()
 		return &overError{}
 	}
+	if r.rec.log.Bursting() {
+		return nil // the time that counts is when the burst is taken
+	}
 	now := ndjson.Now()
 	r.clock.Store(now)
 	r.lastLine.Store(now)
@@ -70,7 +73,13 @@ func (r *Run) keep(s string) {
 		return
 	}
 	if r.text == nil {
-		r.text = textBuffers.Get().(*[]byte)
+		r.text = shortTexts.Get().(*[]byte)
+	}
+	if len(*r.text)+len(s) > cap(*r.text) && cap(*r.text) >= shortText<<4 && cap(*r.text) < longText {
+		long := longTexts.Get().(*[]byte)
+		*long = append(*long, *r.text...)
+		freeText(r.text)
+		r.text = long
 	}
 	*r.text = append(*r.text, s...)
 }

@@ -157,7 +157,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.engine.Refuse(ctx, adapters.Lowkey, "replayed")
 	}
 	streamHeader(w.Header())
-	err = stream.Serve(ctx, &conn{w: w, rc: rc, chunked: r.ProtoMajor == 1 && r.ProtoMinor > 0, handler: h})
+	err = stream.Serve(ctx, &conn{
+		w: w, rc: rc, handler: h,
+		chunked: r.ProtoMajor == 1 && r.ProtoMinor > 0,
+		shared:  r.ProtoMajor > 1,
+	})
 	if errors.Is(err, runtime.ErrOutgrown) { // it grew between the look-up and here
 		h.refuse(ctx, w, startRefusal(err, turnID))
 	}
@@ -200,12 +204,28 @@ type conn struct {
 	rc      *http.ResponseController
 	chunked bool // the response ends with an empty chunk
 	handler *Handler
+
+	// HTTP/2: the connection is shared, and a write deadline resets the stream when it passes, also if
+	// nothing is being written. So it must not be left in place while the turn is silent.
+	shared bool
+	limit  time.Duration
+	armed  bool
 }
 
-func (c *conn) Write(p []byte) (int, error) { return c.w.Write(p) }
+func (c *conn) Write(p []byte) (int, error) {
+	if c.shared && !c.armed && c.limit > 0 {
+		c.armed = true
+		_ = c.rc.SetWriteDeadline(time.Now().Add(c.limit))
+	}
+	return c.w.Write(p)
+}
 
 func (c *conn) Flush() error {
 	err := c.rc.Flush()
+	if c.shared && c.armed {
+		c.armed = false
+		_ = c.rc.SetWriteDeadline(time.Time{})
+	}
 	if err != nil && errors.Is(err, http.ErrNotSupported) {
 		c.handler.warnFlush.Do(func() {
 			c.handler.log.Warn("a middleware's ResponseWriter cannot flush, so events arrive late: give it an Unwrap method",
@@ -215,7 +235,16 @@ func (c *conn) Flush() error {
 	return err
 }
 
-func (c *conn) SetWriteDeadline(t time.Time) error { return c.rc.SetWriteDeadline(t) }
+// SetWriteDeadline is called before a write by whoever writes, and by others only with a time that has
+// passed, to cut a write short.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	if c.shared {
+		if d := time.Until(t); d > 0 {
+			c.limit, c.armed = d, true
+		}
+	}
+	return c.rc.SetWriteDeadline(t)
+}
 
 // HangUp ends the response of an adapter that does not return. net/http knows no end of a response but
 // the handler's, so the connection is taken from it.

@@ -236,6 +236,12 @@ func (l *Log) Part(n int) (int64, bool) {
 	return l.cuts[n-1], true
 }
 
+// Bursting tells, between Begin and Commit, whether lines of the producer are being let out at this
+// moment, so that Taken will say when they were.
+func (l *Log) Bursting() bool {
+	return l.tail != nil && l.tail.pumping && len(l.more) == 0 && l.taken == 0
+}
+
 // Size tells how many bytes were appended in all.
 func (l *Log) Size() int64 {
 	l.mu.Lock()
@@ -385,8 +391,12 @@ func (l *Log) trim() {
 	if attached {
 		low = l.slowest()
 	}
+	keep := 1 // the one that is appended to
+	if l.sealed && !attached {
+		keep = 0
+	}
 	n := 0
-	for n < len(l.segs)-1 && l.base+int64(len(l.segs[n])) <= low {
+	for n < len(l.segs)-keep && l.base+int64(len(l.segs[n])) <= low {
 		l.base += int64(len(l.segs[n]))
 		if cap(l.segs[n]) == largeSegment {
 			largeSegments.Put((*[largeSegment]byte)(l.segs[n][:largeSegment]))

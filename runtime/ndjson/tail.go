@@ -111,6 +111,9 @@ func (l *Log) remove(t *Tail) {
 		}
 	}
 	l.release()
+	if l.trimmed && l.sealed {
+		l.trim() // nobody can read it any more
+	}
 }
 
 // Flush writes what there is and flushes, on the calling goroutine.
