@@ -207,7 +207,7 @@ func (d *decoder) id(s *string) bool {
 func (d *decoder) unescape(raw []byte) string {
 	if cap(d.side)-len(d.side) < len(raw) {
 		rest := len(d.doc) - d.i + len(raw) // no more can ever be needed
-		d.side = make([]byte, 0, max(len(raw), min(rest, max(4096, 2*cap(d.side)))))
+		d.side = make([]byte, 0, max(len(raw), min(rest, max(4096, 4*cap(d.side)))))
 	}
 	from := len(d.side)
 	d.side = scan.AppendUnescaped(d.side, raw)
