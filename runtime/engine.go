@@ -220,10 +220,22 @@ func (s Stream) Serve(ctx context.Context, conn ndjson.Conn) error {
 	if s.Repeat == First {
 		return s.run.serve(ctx, conn)
 	}
-	tail, err := s.rec.log.Attach(conn, 0)
-	if err != nil {
-		err = ErrOutgrown
-	} else {
+	return s.Follow(ctx, conn, 0)
+}
+
+// Follow attaches conn to part n of a turn that is run elsewhere, and returns when that part, or the
+// turn, has ended; otherwise it is like Serve. Parts are counted from 0; only [Output.Cut] makes more
+// than one. It takes the place of Serve, for a Stream that Run serves too.
+func (s Stream) Follow(ctx context.Context, conn ndjson.Conn, part int) error {
+	var tail *ndjson.Tail
+	from, ok := s.rec.log.Part(part)
+	err := error(ErrNoPart)
+	if ok {
+		if tail, err = s.rec.log.Attach(conn, from); err != nil {
+			err = ErrOutgrown
+		}
+	}
+	if err == nil {
 		err = tail.Follow(ctx.Done())
 		tail.Detach()
 	}
@@ -234,12 +246,34 @@ func (s Stream) Serve(ctx context.Context, conn ndjson.Conn) error {
 }
 
 // Run runs the turn on this goroutine without a connection, and returns when its adapter has. It is for
-// protocols whose turns need no host to listen.
+// protocols whose turns outlive the request that brought them: they call it on a goroutine of their
+// own, and attach connections, or a sender, with Follow.
 func (s Stream) Run() {
 	if s.Repeat == First {
 		s.run.launch()
 	}
 }
+
+// Output returns the turn's output, for lines that the protocol writes by itself.
+func (s Stream) Output() Output { return Output{&s.rec.log} }
+
+// An Output takes lines that a protocol writes into a turn's log between those that its [Sink] makes:
+// an answer to a cancellation, a tool request. It may be used from several goroutines.
+type Output struct{ log *ndjson.Log }
+
+// Append appends whole lines; encode is called like a method of [Sink]. After the turn's last line it
+// returns [ndjson.ErrSealed] and does not call encode.
+func (o Output) Append(encode func(dst []byte) []byte) error {
+	if err := o.log.Begin(); err != nil {
+		return err
+	}
+	o.log.Commit(encode(o.log.Room(256)), false)
+	return nil
+}
+
+// Cut ends a part of the turn: connections that follow it end here, while the turn goes on and what
+// comes next is the next part.
+func (o Output) Cut() { o.log.Cut() }
 
 // settle takes a turn that has ended out of the registry, or keeps its log for repeats.
 func (e *Engine) settle(r *Run, completed bool) {

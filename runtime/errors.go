@@ -20,6 +20,9 @@ var (
 	ErrAtCapacity = errors.New("as many turns are running as may")
 )
 
+// ErrNoPart reports that a turn has no such part yet.
+var ErrNoPart = errors.New("the turn has no such part")
+
 // overError is what a Writer returns after the end.
 type overError struct{ cause adapters.Cause }
 

@@ -222,7 +222,9 @@ func (r *Run) serve(ctx context.Context, conn ndjson.Conn) (err error) {
 
 // firstGone is called when the host that sent the turn is gone, or its connection fails.
 func (r *Run) firstGone(err error) {
-	r.first.Drop()
+	if why := r.first.Drop(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		err = why // net/http ends the request's context before a write that passed its limit returns
+	}
 	r.leaveOnce(err)
 }
 
@@ -517,6 +519,10 @@ func (r *Run) finish(abandoned bool) bool {
 	}
 	if r.firstOut != 0 {
 		o.FirstOutput = time.Duration(r.firstOut - r.begun)
+	}
+
+	if s, ok := r.sink.(Settler); ok {
+		s.Settle(o)
 	}
 
 	// Whoever has read the last line may send the next turn at once: session and slot are free then.

@@ -41,3 +41,9 @@ type ArrivalSource interface {
 type CandidateSink interface {
 	Candidate(dst []byte, event json.RawMessage) ([]byte, error)
 }
+
+// A Settler is a [Sink] whose protocol has something lasting to do between the adapter's end and the
+// turn's last line, such as committing a charge. Settle is called once, without a lock and whatever the
+// outcome, and may change o's Status and Cause; the turn's session stays taken until it returns. It
+// must come to an end by itself: the turn's own context is over by then.
+type Settler interface{ Settle(o *Outcome) }

@@ -116,7 +116,10 @@ func (l *Log) Init(conf *LogConfig) {
 	l.segs = l.firstSeg[:0]
 }
 
-func (l *Log) keep() int64  { return orDefault(l.conf.Keep, defaultKeep) }
+func (l *Log) keep() int64 { return orDefault(l.conf.Keep, defaultKeep) }
+func (l *Log) writeTimeout() time.Duration {
+	return orDefault(l.conf.WriteTimeout, defaultWriteTimeout)
+}
 func (l *Log) ahead() int64 { return orDefault(l.conf.Ahead, defaultAhead) }
 
 func orDefault[T int64 | time.Duration](v, d T) T {

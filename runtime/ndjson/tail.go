@@ -3,6 +3,7 @@ package ndjson
 import (
 	"errors"
 	"io"
+	"os"
 	"time"
 )
 
@@ -131,23 +132,25 @@ func (t *Tail) Flush() error {
 }
 
 // Drop gives up a reader that is gone: what it has not taken is dropped, a write that is under way is
-// cut short, and the log goes on without it. It does not wait. Close must still be called.
-func (t *Tail) Drop() {
+// cut short, and the log goes on without it. It does not wait. Close must still be called. It returns
+// why the reader got no further: [ErrGone], or the error of a write, which is an
+// os.ErrDeadlineExceeded if a write has just passed its limit.
+func (t *Tail) Drop() error {
 	l := t.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t.drop()
-}
-
-func (t *Tail) drop() {
 	t.gone = true
 	if t.err == nil {
 		t.err = ErrGone
+		if timeout := l.writeTimeout(); t.busy && !t.plain && timeout > 0 && Now()-t.armed >= int64(timeout) {
+			t.err = os.ErrDeadlineExceeded
+		}
 	}
 	if t.busy {
 		_ = t.conn.SetWriteDeadline(time.Unix(1, 0))
 	}
-	t.log.remove(t)
+	l.remove(t)
+	return t.err
 }
 
 // Close ends a tail that was served by whoever appends. It waits for a write that is under way,
@@ -383,7 +386,7 @@ func (t *Tail) write() {
 
 // arm sets the write deadline anew, unless it was set so shortly before that it is as good as new.
 func (t *Tail) arm() {
-	timeout := orDefault(t.log.conf.WriteTimeout, defaultWriteTimeout)
+	timeout := t.log.writeTimeout()
 	if t.plain || timeout < 0 {
 		return
 	}
