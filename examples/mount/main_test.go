@@ -89,7 +89,6 @@ func TestTokenIsNeeded(t *testing.T) {
 
 func turn(t *testing.T, host *testhost.Lowkey, message string) *testhost.Answer {
 	t.Helper()
-	const words = 20
 	s, err := host.Turn(t.Context(), host.Request(message))
 	if err != nil {
 		t.Fatal(err)
