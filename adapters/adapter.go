@@ -5,7 +5,7 @@ import (
 	"iter"
 )
 
-// An Adapter answers turns. Run is called once per turn, on a goroutine of its own; turns of
+// An Adapter answers turns. Run is called once per turn, on the goroutine that serves it; turns of
 // different sessions run at the same time, turns of one session never do.
 //
 // Run ends the turn by returning: nil completes it, an error fails it (see [Public] and
@@ -43,8 +43,9 @@ func FromSeq(f func(ctx context.Context, turn *Turn) iter.Seq2[string, error]) A
 }
 
 // An ArrivalTaker is an [Adapter] that takes messages which come in while its turn runs (Keiki).
-// The engine asks once, before Run; an adapter that does not implement it, or answers false, gets
-// none, and the platform keeps them for a later turn.
+// A protocol that has arrivals asks once, before Run; an adapter that does not implement it, or answers
+// false, gets none (its Writer's Arrivals is a closed channel), and the platform keeps them for a later
+// turn.
 type ArrivalTaker interface {
 	TakesArrivals(turn *Turn) bool
 }

@@ -97,6 +97,9 @@ type Config struct {
 	MaxBody      int64
 	BodyTimeout  time.Duration
 	WriteTimeout time.Duration
+	// IdleConn is how long [Serve] keeps a connection open on which nothing happens between requests.
+	// Set it above that of a load balancer in front. Default 2 minutes; NoLimit.
+	IdleConn time.Duration
 	// Drain is how long running turns may go on when the server is told to end. Default 30 seconds;
 	// NoLimit waits for them all.
 	Drain time.Duration
@@ -167,6 +170,12 @@ func (c Config) withDefaults() (Config, error) {
 		case len(strings.TrimSpace(t)) < minToken:
 			wrong("Tokens: the token %q is shorter than %d bytes: use a long random one", name, minToken)
 		}
+	}
+	if c.HostGone < 0 {
+		wrong("HostGone is %v, want 0 (cancel at once) or a positive time", c.HostGone)
+	}
+	if c.IdleConn == 0 {
+		c.IdleConn = 2 * time.Minute
 	}
 	if c.Drain == 0 {
 		c.Drain = 30 * time.Second

@@ -63,7 +63,7 @@ func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.S
 		Handler:           p,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
+		IdleTimeout:       p.conf.IdleConn,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(p.conf.Logger.Handler(), slog.LevelDebug),
 		// No ReadTimeout and no WriteTimeout: they count the whole exchange and would cut long streams.
@@ -93,7 +93,7 @@ func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.S
 			p.conf.Logger.Warn("turns were cancelled at the end of the drain", "limit", p.conf.Drain)
 		}
 		// The last lines are on their way; what is idle is closed.
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if err := server.Shutdown(end); err != nil {
 			_ = server.Close() // connections that take nothing

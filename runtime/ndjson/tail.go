@@ -386,16 +386,16 @@ func (t *Tail) write() {
 
 // arm sets the write deadline anew, unless it was set so shortly before that it is as good as new.
 func (t *Tail) arm() {
+	if t.plain {
+		return
+	}
 	timeout := t.log.writeTimeout()
-	if t.plain || timeout < 0 {
-		return
+	var deadline time.Time // none, also where the server around us has set one
+	if at := Now(); timeout > 0 {
+		if t.armed != 0 && at-t.armed < int64(timeout/16) {
+			return
+		}
+		t.armed, deadline = at, time.Now().Add(timeout)
 	}
-	at := Now()
-	if t.armed != 0 && at-t.armed < int64(timeout/16) {
-		return
-	}
-	t.armed = at
-	if t.conn.SetWriteDeadline(time.Now().Add(timeout)) != nil {
-		t.plain = true
-	}
+	t.plain = t.conn.SetWriteDeadline(deadline) != nil || timeout < 0
 }
