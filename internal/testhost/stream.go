@@ -16,7 +16,7 @@ import (
 
 // linger is how long a server may keep the connection open after the event that ends the turn. A host
 // does not wait for more; this waits that long, to see that nothing follows.
-const linger = 2 * time.Second
+var linger = 2 * time.Second
 
 // A Stream is a server's answer to one turn. It is for one goroutine.
 type Stream struct {

@@ -1,0 +1,36 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+
+	"github.com/backline-dev/backline/internal/cli"
+)
+
+// TestMain puts a program "backline" into the path, which is this test binary: what the tests start is
+// the command as it is, in a process of its own.
+func TestMain(m *testing.M) {
+	testscript.Main(leakTest{m}, map[string]func(){
+		"backline": func() {
+			os.Exit(cli.Run(context.Background(), os.Args[1:], cli.Streams{
+				In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Environ(),
+			}))
+		},
+	})
+}
+
+type leakTest struct{ m *testing.M }
+
+func (l leakTest) Run() int {
+	code := l.m.Run()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}

@@ -1,0 +1,224 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/backline-dev/backline/internal/cli"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// A result is what one run of the command did.
+type result struct {
+	code     int
+	out, err string
+}
+
+// run runs the command in this process.
+func run(t *testing.T, stdin string, env []string, args ...string) result {
+	t.Helper()
+	var out, err bytes.Buffer
+	code := cli.Run(t.Context(), args, cli.Streams{In: strings.NewReader(stdin), Out: &out, Err: &err, Env: env})
+	return result{code, out.String(), err.String()}
+}
+
+// commands are all commands.
+var commands = [][]string{
+	{}, {"serve"}, {"init"}, {"chat"}, {"validate"}, {"schema"}, {"manifest"}, {"manifest", "init"},
+	{"manifest", "check"}, {"manifest", "show"}, {"version"},
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, command := range commands {
+		name := strings.Join(append([]string{"backline"}, command...), "-")
+		golden := filepath.Join("testdata", "help", name+".golden")
+		r := run(t, "", nil, append(command[:len(command):len(command)], "--help")...)
+		if r.code != 0 || r.err != "" {
+			t.Errorf("%s --help: exit code %d, %q", name, r.code, r.err)
+		}
+		if got := strings.Count(r.out, "\nExamples:\n"); got != 1 {
+			t.Errorf("%s --help has %d examples, want one", name, got)
+		}
+		if *update {
+			if err := os.WriteFile(golden, []byte(r.out), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), r.out); diff != "" {
+			t.Errorf("%s --help (-want +got), go test -update writes it anew:\n%s", name, diff)
+		}
+	}
+}
+
+// TestExitCodes is the table of the command line's page.
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	good := write("good.json", `{"id":"muse","agent":{"runtime":"external:muse","endpoint":"http://127.0.0.1:8787/lowkey/turn"}}`)
+	bad := write("bad.json", `{"id":"muse","agent":{"runtime":"external:other","endpoint":"nowhere"}}`)
+	twice := write("twice.json", `{"id":"muse","id":"muse"}`)
+	weak := write("weak.txt", "short\n")
+	empty := write("empty.txt", "\n")
+	odd := write("odd.txt", "0123456789 abcdefghij")
+	token := "0123456789abcdef0123"
+
+	for _, tc := range []struct {
+		name string
+		args []string
+		env  []string
+		code int
+		err  string // in the one line on standard error
+	}{
+		{"unknown command", []string{"bogus"}, nil, 2, `unknown command "bogus"`},
+		{"a command of a later version", []string{"keiki", "relay"}, nil, 2, `unknown command "keiki"`},
+		{"unknown command of a group", []string{"manifest", "bogus"}, nil, 2, `unknown command "bogus"`},
+		{"unknown help topic", []string{"--bogus"}, nil, 2, "unknown flag: --bogus"},
+		{"unknown flag", []string{"serve", "--bogus"}, nil, 2, "unknown flag: --bogus (see backline serve --help)"},
+		{"unknown adapter", []string{"serve", "--adapter", "openai"}, nil, 2, "want echo or scripted"},
+		{"bad time", []string{"serve", "--idle", "soon"}, nil, 2, "want a time such as 90s"},
+		{"negative time", []string{"serve", "--idle", "-1s"}, nil, 2, "not negative"},
+		{"bad size", []string{"serve", "--max-body", "8 bananas"}, nil, 2, `the unit "bananas" is not known`},
+		{"bad number", []string{"serve", "--max-turns", "-1"}, nil, 2, "want a whole number of at least 0"},
+		{"bad disconnect", []string{"serve", "--disconnect", "grace=0s"}, nil, 2, "such as grace=30s"},
+		{"bad busy", []string{"serve", "--busy", "maybe"}, nil, 2, "want wait or refuse"},
+		{"bad log level", []string{"serve", "--log-level", "loud"}, nil, 2, "want info, debug, warn or error"},
+		{"no replicas", []string{"serve", "--replicas", "0"}, nil, 2, "--replicas is 0, want at least 1"},
+		{"bad address", []string{"serve", "--listen", "nowhere"}, nil, 2, "want a host and a port"},
+		{"bad port", []string{"serve", "--listen", "127.0.0.1:70000"}, nil, 2, "want a host and a port"},
+		{"open without a token", []string{"serve", "--listen", "0.0.0.0:0"}, nil, 2, "give --auth-token-file FILE, or listen on 127.0.0.1, or say --insecure"},
+		{"open without a token, all interfaces", []string{"serve", "--listen", ":0"}, nil, 2, "--insecure"},
+		{"weak token", []string{"serve", "--auth-token-file", weak}, nil, 2, "shorter than 16 bytes"},
+		{"weak token in the environment", []string{"serve"}, []string{"BACKLINE_AUTH_TOKEN=short"}, 2, "shorter than 16 bytes"},
+		{"empty token file", []string{"serve", "--auth-token-file", empty}, nil, 2, "--auth-token-file is empty"},
+		{"empty token", []string{"serve", "--auth-token", ""}, []string{}, 2, "is empty"},
+		{"empty token in the environment", []string{"serve"}, []string{"BACKLINE_AUTH_TOKEN="}, 2, "BACKLINE_AUTH_TOKEN is empty"},
+		{"token that fits no header", []string{"serve", "--auth-token-file", odd}, nil, 2, "visible ASCII"},
+		{"no token file", []string{"serve", "--auth-token-file", filepath.Join(dir, "none")}, nil, 2, "no such file"},
+		{"two tokens", []string{"serve", "--auth-token", token, "--auth-token-file", weak}, nil, 2, "both given"},
+		{"two tokens in the environment", []string{"serve"}, []string{"BACKLINE_AUTH_TOKEN=" + token, "BACKLINE_AUTH_TOKEN_FILE=" + weak}, 2, "both given"},
+		{"bad manifest", []string{"serve", "--manifest", bad}, nil, 2, "/agent/runtime"},
+		{"malformed manifest", []string{"serve", "--manifest", twice}, nil, 2, `duplicate key "id"`},
+		{"no manifest", []string{"serve", "--manifest", filepath.Join(dir, "none.json")}, nil, 2, "no such file"},
+		{"another id than the manifest's", []string{"serve", "--manifest", good, "--plugin-id", "other"}, nil, 2, `the manifest's id is "muse"`},
+		{"bad flag in the environment", []string{"serve"}, []string{"BACKLINE_TURN_TIMEOUT=soon"}, 2, "BACKLINE_TURN_TIMEOUT in the environment is not right for --turn-timeout: want a time"},
+		{"arguments of serve", []string{"serve", "muse"}, nil, 2, `serve takes no arguments, and was given "muse"`},
+
+		{"chat without a URL", []string{"chat"}, nil, 2, "chat needs the URL of a server"},
+		{"chat with two", []string{"chat", "a", "b"}, nil, 2, `was also given "b"`},
+		{"chat with an odd URL", []string{"chat", "ftp://example.com"}, nil, 2, "want an absolute http or https URL"},
+		{"chat with a password", []string{"chat", "http://a:secret@127.0.0.1:1"}, nil, 2, "give a token with --token-file instead"},
+		{"chat with nobody", []string{"chat", "http://127.0.0.1:1", "-m", "x"}, nil, 1, "is the server running?"},
+		{"chat with nobody, lines", []string{"chat", "http://127.0.0.1:1"}, nil, 1, "is the server running?"},
+		{"chat with an odd limit", []string{"chat", "http://127.0.0.1:1", "--line-limit", "0"}, nil, 2, "want 1B to 1GiB"},
+
+		{"validate something bad", []string{"validate", bad}, nil, 1, "is not a valid manifest: 2 violations"},
+		{"validate nothing", []string{"validate", filepath.Join(dir, "none")}, nil, 2, "no such file"},
+		{"validate a directory", []string{"validate", dir}, nil, 2, "is a directory"},
+		{"validate as what?", []string{"validate", weak}, nil, 2, "name it with --schema manifest|lowkey-request|lowkey-events"},
+		{"validate by an unknown schema", []string{"validate", "--schema", "lowkey", good}, nil, 2, "want manifest, lowkey-request or lowkey-events"},
+		{"validate two", []string{"validate", good, bad}, nil, 2, "takes only one FILE"},
+
+		{"unknown schema", []string{"schema", "bogus"}, nil, 2, "the names are lowkey-request and lowkey-events"},
+		{"manifest check", []string{"manifest", "check", bad}, nil, 1, "2 violations"},
+		{"manifest show of no object", []string{"manifest", "show", weak}, nil, 1, "where a value is expected"},
+		{"manifest show of nothing", []string{"manifest", "show", filepath.Join(dir, "none")}, nil, 2, "no such file"},
+		{"manifest init without an id", []string{"manifest", "init", filepath.Join(dir, "new.json")}, nil, 2, "give --id"},
+		{"manifest init over a file", []string{"manifest", "init", good, "--id", "muse"}, nil, 1, "is there already and is not overwritten"},
+		{"manifest init with a bad endpoint", []string{"manifest", "init", filepath.Join(dir, "new.json"), "--id", "muse", "--endpoint", "nowhere"}, nil, 2, "absolute http or https URL"},
+		{"manifest init nowhere", []string{"manifest", "init", filepath.Join(dir, "none", "new.json"), "--id", "muse"}, nil, 1, "no such file"},
+
+		{"init without a directory", []string{"init", "--id", "muse"}, nil, 2, "init needs the DIR"},
+		{"init without an id", []string{"init", filepath.Join(dir, "new")}, nil, 2, "give --id"},
+		{"init with a path for an id", []string{"init", filepath.Join(dir, "new"), "--id", "../muse"}, nil, 2, "letters, digits"},
+		{"init with a space in the id", []string{"init", filepath.Join(dir, "new"), "--id", "my muse"}, nil, 2, "letters, digits"},
+		{"init with a new line in the id", []string{"init", filepath.Join(dir, "new"), "--id", "muse\nevil"}, nil, 2, "letters, digits"},
+		{"init with another adapter", []string{"init", filepath.Join(dir, "new"), "--id", "muse", "--adapter", "openai"}, nil, 2, "want custom"},
+		{"init into a file", []string{"init", good, "--id", "muse"}, nil, 1, "is not a directory"},
+		{"version with arguments", []string{"version", "x"}, nil, 2, "takes no arguments"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, "a message\n", tc.env, tc.args...)
+			if r.code != tc.code {
+				t.Errorf("exit code %d, want %d", r.code, tc.code)
+			}
+			if !strings.Contains(lastLine(r.err), tc.err) {
+				t.Errorf("standard error\n%s\ndoes not say %q", r.err, tc.err)
+			}
+			lines := strings.Count(r.err, "\n")
+			if warned := strings.Count(r.err, "backline: warning: "); lines != 1+warned {
+				t.Errorf("standard error has %d lines, want one besides %d warnings:\n%s", lines, warned, r.err)
+			}
+			if tc.code == 2 && r.out != "" {
+				t.Errorf("standard output of a command used wrongly: %q", r.out)
+			}
+		})
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "new*")); err != nil || len(left) > 0 {
+		t.Errorf("commands that failed left %q behind (%v)", left, err)
+	}
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return lines[len(lines)-1]
+}
+
+func TestHelpWithoutACommand(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"help"}, {"-h"}, {"help", "serve"}, {"manifest"}} {
+		if r := run(t, "", nil, args...); r.code != 0 || !strings.Contains(r.out, "Usage:") || r.err != "" {
+			t.Errorf("%q: exit code %d, %q", args, r.code, r.err)
+		}
+	}
+}
+
+// TestOutputFails: a result that could not be written is no success.
+func TestOutputFails(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"version"}, {"schema"}, {"schema", "lowkey-request"}, {"manifest", "init", "-", "--id", "muse"}} {
+		var errs bytes.Buffer
+		code := cli.Run(context.Background(), args, cli.Streams{In: strings.NewReader(""), Out: full{}, Err: &errs})
+		if code != 1 || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("%q to a full disk: exit code %d, %q", args, code, errs.String())
+		}
+	}
+}
+
+var errFull = errors.New("no space left")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+// program is the command in the path, as TestMain has put it there.
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("backline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
