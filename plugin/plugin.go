@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/gorilla/mux"
 
@@ -75,7 +76,7 @@ func New(conf Config) (*Plugin, error) {
 	// No path is cleaned and nothing redirected: a POST that is redirected loses its body.
 	m := mux.NewRouter().SkipClean(true).UseEncodedPath()
 	route := func(path string, h http.HandlerFunc) {
-		m.HandleFunc(c.Prefix+path, h).Methods(http.MethodGet, http.MethodHead)
+		m.HandleFunc(c.Prefix+path, p.unread(h)).Methods(http.MethodGet, http.MethodHead)
 	}
 	m.Handle(c.Prefix+c.TurnPath, turns)
 	m.Handle(c.Prefix+c.TurnPath+"/", turns)
@@ -84,8 +85,8 @@ func New(conf Config) (*Plugin, error) {
 	route("/manifest.json", p.serveManifest)
 	route(lowkeyschema.SchemaPath, serveSchema)
 	route(probePath, serveProbe)
-	m.NotFoundHandler = http.HandlerFunc(p.serveNotFound)
-	m.MethodNotAllowedHandler = http.HandlerFunc(serveMethod)
+	m.NotFoundHandler = p.unread(p.serveNotFound)
+	m.MethodNotAllowedHandler = p.unread(serveMethod)
 
 	p.handler = routes{m}
 	for i := len(c.Middleware) - 1; i >= 0; i-- {
@@ -144,6 +145,21 @@ type Stats struct {
 
 // Stats returns the plugin's counts.
 func (p *Plugin) Stats() Stats { return Stats{p.engine.Stats(), p.sessions.Stats()} }
+
+// unread is for what takes no body. The server reads one all the same, to use the connection again; one
+// that never comes would hold the connection for ever.
+func (p *Plugin) unread(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout)) // else the server's own holds
+		}
+		h(w, r)
+	}
+}
+
+// unreadTimeout is how long the server may read a body that nobody wants.
+const unreadTimeout = time.Second
 
 func (p *Plugin) serveHealth(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") }
 

@@ -69,8 +69,9 @@ func serveProbe(w http.ResponseWriter, r *http.Request) {
 // CheckMiddleware looks whether events get through a chain of middleware at once: it sends one request
 // through h, which ends in this plugin, and returns what a ResponseWriter on the way cannot do. Such a
 // ResponseWriter needs a method Unwrap() http.ResponseWriter. A chain that does not pass the request on
-// to the plugin (it asks for a password, say) cannot be checked: that is nil.
-func (p *Plugin) CheckMiddleware(h http.Handler) error {
+// to the plugin (it asks for a password, say) cannot be checked: that is nil. A panic on the way is an
+// error, not a panic.
+func (p *Plugin) CheckMiddleware(h http.Handler) (err error) {
 	pr := &probe{header: http.Header{}}
 	ctx := context.WithValue(context.Background(), probeKey{}, pr)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+p.conf.Prefix+probePath, http.NoBody)
@@ -78,6 +79,11 @@ func (p *Plugin) CheckMiddleware(h http.Handler) error {
 		return err
 	}
 	r.RequestURI, r.RemoteAddr = r.URL.RequestURI(), "127.0.0.1:0"
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("a middleware cannot be checked: it panics with a value of type %T", v)
+		}
+	}()
 	h.ServeHTTP(pr, r)
 	if !pr.reached || pr.err == nil {
 		return nil

@@ -40,12 +40,12 @@ func (p *Plugin) ListenAndServe(ctx context.Context) error {
 		}
 		return fmt.Errorf("listen on %s: %w", p.conf.Listen, err)
 	}
-	if p.conf.OnListen != nil {
-		p.conf.OnListen(ln.Addr())
-	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
+	if p.conf.OnListen != nil {
+		p.conf.OnListen(ln.Addr())
+	}
 	return p.serve(ctx, ln, signals)
 }
 
