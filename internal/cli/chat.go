@@ -308,21 +308,22 @@ func (t *talk) turn(ctx context.Context, message string) error {
 		if *t.f.events {
 			t.showLine(r, e)
 		}
-		switch {
-		case e.Err != nil:
+		if e.Err != nil {
 			r.Problems = append(r.Problems, e.Err.Error())
 			if r.strange == "" {
 				r.strange = excerpt(string(e.Raw))
 			}
-		case e.Type == wire.EventText:
+		}
+		switch { // an event in a wrong place is shown all the same; a line that is none has no type
+		case e.Type == wire.EventText && end == nil:
 			if r.FirstText == 0 {
 				r.FirstText = milliseconds(e.At)
 			}
 			text.WriteString(e.Content)
 			out.text(e.Content)
-		case e.Terminal():
+		case e.Terminal() && end == nil:
 			end = &e.Event
-		case e.Content != "":
+		case e.Content != "" && end == nil:
 			out.status(e.Content)
 		}
 		if stream.Status != http.StatusOK && (end != nil || e.Err != nil) {

@@ -2,26 +2,27 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/backline-dev/backline/plugin"
+	"github.com/backline-dev/backline/schema"
 )
 
 // What tests see of the inside.
 var (
-	ParseSize           = parseSize
-	ParseDuration       = parseDuration
-	Visible             = visible
-	OneLine             = oneLine
-	ShellQuote          = shellQuote
-	Guess               = guess
-	QuoteModPath        = quoteModPath
-	ReleasedLibrary     = releasedLibrary
-	ScaffoldContents    = scaffoldContents
-	ScaffoldModules     = scaffoldModules
-	ScaffoldTestModules = scaffoldTestModules
+	ParseSize        = parseSize
+	ParseDuration    = parseDuration
+	Visible          = visible
+	OneLine          = oneLine
+	ShellQuote       = shellQuote
+	Guess            = guess
+	QuoteModPath     = quoteModPath
+	ReleasedLibrary  = releasedLibrary
+	ScaffoldContents = scaffoldContents
+	ScaffoldModules  = scaffoldModules
 )
 
 // The versions that init writes.
@@ -57,3 +58,17 @@ func ServeConfig(env []string, args ...string) (conf plugin.Config, err error) {
 	cmd.SetArgs(args)
 	return conf, cmd.ExecuteContext(context.Background())
 }
+
+// Places tells where in doc violations are said to be, as "line:column".
+func Places(doc []byte, violations ...schema.Violation) []string {
+	var list []string
+	for _, p := range locate(doc, violations) {
+		list = append(list, fmt.Sprintf("%d:%d", p.line, p.column))
+	}
+	return list
+}
+
+// Name and Text are a new plugin's file.
+func (f newFile) Name() string { return f.name }
+
+func (f newFile) Text() string { return string(f.text) }

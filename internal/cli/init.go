@@ -48,14 +48,6 @@ var scaffoldModules = []string{
 	"github.com/santhosh-tekuri/jsonschema/v5",
 }
 
-// scaffoldTestModules are those that tests of Backline's packages link. The new plugin does not, but go
-// mod tidy wants to know their sums.
-var scaffoldTestModules = []string{
-	"github.com/google/go-cmp",
-	"go.uber.org/goleak",
-	"pgregory.net/rapid",
-}
-
 // goodID is what an id may be here: it goes into file contents of many kinds, and into a module path.
 // (A manifest may have any id.)
 var goodID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
@@ -316,20 +308,18 @@ func libraryIn(checkout string) (*library, error) {
 	for _, m := range requireLine.FindAllSubmatch(mod, -1) {
 		versions[string(m[1])] = string(m[2])
 	}
-	var summed []string
-	for _, path := range slices.Concat(scaffoldModules, scaffoldTestModules) {
+	for _, path := range scaffoldModules {
 		version, ok := versions[path]
 		if !ok {
 			return nil, fmt.Errorf("%s does not require %s: the checkout is not of this program's version", filepath.Join(checkout, "go.mod"), path)
 		}
-		summed = append(summed, path+" "+version)
+		lib.Modules = append(lib.Modules, path+" "+version)
 	}
-	lib.Modules = summed[:len(scaffoldModules)]
 	sums, err := os.ReadFile(filepath.Join(checkout, "go.sum"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	lib.sums = neededSums(sums, summed)
+	lib.sums = neededSums(sums, lib.Modules)
 	return lib, nil
 }
 
