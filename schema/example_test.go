@@ -84,3 +84,19 @@ func ExamplePointerName() {
 	fmt.Println(schema.PointerName(""), schema.PointerName("/turn"))
 	// Output: the document /turn
 }
+
+func ExampleParseDateTime() {
+	for _, s := range []string{"2030-09-01t02:05:00+02:00", "2016-12-31T23:59:60Z", "2030-09-01 00:05:00Z"} {
+		t, ok := schema.ParseDateTime(s)
+		fmt.Println(t, ok)
+	}
+	// Output:
+	// 2030-09-01 00:05:00 +0000 UTC true
+	// 2017-01-01 00:00:00 +0000 UTC true
+	// 0001-01-01 00:00:00 +0000 UTC false
+}
+
+func ExampleIsSpace() {
+	fmt.Println(schema.IsSpace('\u00a0'), schema.IsSpace('\ufeff'), schema.IsSpace('\u0085'))
+	// Output: true true false
+}

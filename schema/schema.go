@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,11 +49,29 @@ func (s *Set) Add(id string, doc []byte) error {
 			return fmt.Errorf("schema %s: its $schema is %v, and only %s is understood", id, dialect, draft)
 		}
 	}
+	translated, changed, err := withPatterns(root)
+	if err != nil {
+		return fmt.Errorf("schema %s: %w", id, err)
+	}
+	if changed {
+		if doc, err = json.Marshal(translated); err != nil {
+			return fmt.Errorf("schema %s: %w", id, err)
+		}
+	}
 	if s.compiler == nil {
 		s.compiler = jsonschema.NewCompiler()
 		s.compiler.Draft = jsonschema.Draft2020
 		s.compiler.AssertFormat = true
 		s.compiler.LoadURL = refuse
+		// The validator's own takes a sign for a digit.
+		s.compiler.Formats["date-time"] = func(v any) bool {
+			text, ok := v.(string)
+			if ok {
+				_, ok = dateTimeOf(text)
+				return ok
+			}
+			return true // a format says something of strings alone
+		}
 		s.docs = map[string]any{}
 	}
 	if err := s.compiler.AddResource(id, bytes.NewReader(doc)); err != nil {
@@ -280,9 +299,10 @@ func unknown(schema, instance map[string]any) []string {
 	var names []string
 	for name := range instance {
 		_, known := properties[name]
-		for pattern := range patterns {
-			// The validator has compiled it before.
-			known = known || regexp.MustCompile(pattern).MatchString(name)
+		for p := range patterns {
+			// It has been translated and compiled before.
+			translated, err := pattern(p)
+			known = known || err == nil && regexp.MustCompile(translated).MatchString(name)
 		}
 		if !known {
 			names = append(names, name)
