@@ -419,6 +419,9 @@ func (r *Run) watch() {
 	}
 	if r.waiting.Load() {
 		check(r.begun, c.SessionWait, adapters.CauseSessionBusy)
+		if d := min(c.FirstOutput, c.Idle); d != forever { // these may begin before the next look
+			next = min(next, now+int64(d))
+		}
 	} else {
 		since, taken := r.rec.log.Taken()
 		if !taken || r.observing.Load() > 0 {
