@@ -280,7 +280,7 @@ func TestServePortInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
+	defer func() { _ = ln.Close() }()
 	r := run(t, "", nil, "serve", "--listen", ln.Addr().String())
 	if r.code != 1 || r.out != "" || strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, ln.Addr().String()+" is in use") {
 		t.Errorf("exit code %d, %q, %q; want 1 and one line about the port", r.code, r.out, r.err)

@@ -99,7 +99,7 @@ func (h *Lowkey) Post(ctx context.Context, body []byte, header http.Header) (*St
 		client = defaultClient
 	}
 	sent := time.Now()
-	resp, err := client.Do(req)
+	resp, err := client.Do(req) //nolint:bodyclose // the stream has it, and closes it
 	if err != nil {
 		cancel()
 		return nil, err

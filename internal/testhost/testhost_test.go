@@ -308,7 +308,10 @@ func TestWalkedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range s.Events() {
+	for _, err := range s.Events() {
+		if err != nil {
+			t.Error(err)
+		}
 		break
 	}
 	if _, err := s.Answer(); err == nil {
@@ -477,7 +480,9 @@ func TestHostGoesAway(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Errorf("closing again: %v", err)
 	}
-	<-causes
+	if got := <-causes; got != adapters.CauseHostGone {
+		t.Errorf("the adapter ended for %q, want host-gone", got)
+	}
 	if got := said(c.Transcript); len(got) != 3 || got[2] != "user: again" {
 		t.Errorf("transcript %q, want the message added once", got)
 	}
