@@ -47,7 +47,7 @@ func TestLimitsEndATurnAtTheirTime(t *testing.T) {
 	})
 	for name, tc := range map[string]struct {
 		conf    runtime.Config
-		adapter adapters.Adapter
+		adapter adapters.Func
 		cause   adapters.Cause
 		limit   time.Duration
 		at      time.Duration
@@ -88,6 +88,17 @@ func TestLimitsEndATurnAtTheirTime(t *testing.T) {
 			runtime.Config{FirstOutput: 2500 * time.Millisecond, Idle: 2500 * time.Millisecond}, statuses,
 			adapters.CauseIdle, 2500 * time.Millisecond, 8*time.Second + 2500*time.Millisecond,
 		},
+		"what writes nothing is no first output": {
+			runtime.Config{FirstOutput: 5 * time.Second}, nothings,
+			adapters.CauseFirstOutput, 5 * time.Second, 5 * time.Second,
+		},
+		"what writes nothing does not end idleness": {
+			runtime.Config{Idle: 5 * time.Second}, func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
+				_ = w.Text("x")
+				return nothings(ctx, turn, w)
+			},
+			adapters.CauseIdle, 5 * time.Second, 5 * time.Second,
+		},
 		"idle does not count before the first output": {
 			runtime.Config{FirstOutput: 5 * time.Second, Idle: time.Second}, block,
 			adapters.CauseFirstOutput, 5 * time.Second, 5 * time.Second,
@@ -117,6 +128,35 @@ func TestLimitsEndATurnAtTheirTime(t *testing.T) {
 }
 
 var say2Block = sayThenBlock("a")
+
+// nothings calls the Writer for ever without writing anything.
+func nothings(ctx context.Context, _ *adapters.Turn, w adapters.Writer) error {
+	for {
+		select {
+		case <-time.After(time.Second - 1):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := errors.Join(w.Text(""), w.Usage(adapters.Usage{Steps: adapters.Count(1)})); err != nil {
+			return err
+		}
+	}
+}
+
+func TestFirstOutputIsWhenSomethingWasWritten(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		g := newRig(t, none)
+		_ = g.send(spec("t", adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
+			time.Sleep(time.Second)
+			_ = w.Text("") // as models begin
+			time.Sleep(time.Second)
+			return w.Text("x")
+		}))).wait()
+		if e := g.end("t"); e.FirstOutput != 2*time.Second || e.Chunks != 1 || e.Bytes != 1 {
+			t.Errorf("first output after %v, %d chunks, %d bytes", e.FirstOutput, e.Chunks, e.Bytes)
+		}
+	})
+}
 
 func TestNegativeMeansNoLimit(t *testing.T) {
 	t.Parallel()

@@ -402,6 +402,8 @@ func (r *Run) watch() {
 	}
 
 	next := int64(forever)
+	var taken int64 // when the readers took the adapter's last line
+	observing := r.observing.Load() > 0
 	var over adapters.Cause
 	check := func(from int64, limit time.Duration, cause adapters.Cause) {
 		if limit == forever {
@@ -423,8 +425,9 @@ func (r *Run) watch() {
 			next = min(next, now+int64(d))
 		}
 	} else {
-		since, taken := r.rec.log.Taken()
-		if !taken || r.observing.Load() > 0 {
+		since, all := r.rec.log.Taken()
+		taken = since
+		if !all || observing {
 			r.clock.Store(now) // the clock stands
 		}
 		if since > r.clock.Load() {
@@ -441,9 +444,11 @@ func (r *Run) watch() {
 		return
 	}
 	if c.Heartbeat != forever {
-		at := max(r.lastLine.Load(), r.clock.Load()) + int64(c.Heartbeat)
+		at := max(r.lastLine.Load(), taken) + int64(c.Heartbeat)
 		if at <= now {
-			r.heartbeat(now)
+			if !observing {
+				r.heartbeat(now)
+			}
 			at = now + int64(c.Heartbeat)
 		}
 		next = min(next, at)

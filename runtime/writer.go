@@ -27,22 +27,30 @@ func (w *writer) begin() error {
 		r.rec.log.Abort()
 		return &overError{}
 	}
+	return nil
+}
+
+// emitted notes, between begin and the log's Commit, that the adapter has put something out; line tells
+// whether it is seen on the wire. A report of usage or an empty chunk is no output.
+func (r *Run) emitted(line bool) {
 	if r.rec.log.Bursting() {
-		return nil // the time that counts is when the burst is taken
+		return // the time that counts is when the burst is taken
 	}
 	now := ndjson.Now()
 	r.clock.Store(now)
-	r.lastLine.Store(now)
+	if line {
+		r.lastLine.Store(now)
+	}
 	if r.firstOut == 0 {
 		r.firstOut = now
 		r.outputs.Store(true)
 	}
-	return nil
 }
 
 // commit ends an output: the lines leave, and the adapter waits where it is too far ahead.
 func (w *writer) commit(lines []byte) error {
 	r := (*Run)(w)
+	r.emitted(len(lines) > 0)
 	if r.rec.log.Commit(lines, true) {
 		r.rec.log.WaitRoom(r.ctx.Done())
 		r.clock.Store(ndjson.Now())
@@ -136,6 +144,7 @@ func (w *writer) observe(ask func() (adapters.Observation, error)) (adapters.Obs
 	if err := w.begin(); err != nil {
 		return adapters.Observation{}, err
 	}
+	r.emitted(false)
 	r.rec.log.Abort()
 	r.observing.Add(1)
 	defer func() {
