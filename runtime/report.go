@@ -14,7 +14,7 @@ import (
 func (r *Run) report(o *Outcome) {
 	e := r.engine
 	ctx := context.WithoutCancel(r.ctx.Context)
-	if !o.Abandoned && r.hookCtx != nil {
+	if (!o.Abandoned || r.called.Load()) && r.hookCtx != nil { // else a hook may still be at it
 		ctx = context.WithoutCancel(r.hookCtx)
 	}
 	info := r.info()

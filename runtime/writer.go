@@ -159,6 +159,9 @@ func (w *writer) Arrivals() (<-chan adapters.Arrival, error) {
 	if !ok {
 		return nil, w.unsupported("arrivals")
 	}
+	if w.ctx.Context.Err() != nil {
+		return nil, &overError{(*Run)(w).cause()}
+	}
 	return s.Arrivals()
 }
 
