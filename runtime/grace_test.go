@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	goruntime "runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,15 +330,16 @@ func TestAHookThatHangsIsNotAnAdapter(t *testing.T) {
 			t.Error("the turn does not count as abandoned")
 		}
 		<-h.done
-		if owner.times > 0 {
+		if owner.count() > 0 {
 			t.Error("the window was given back although it was still to be read")
 		}
 	})
 }
 
-type recycler struct{ times int }
+type recycler struct{ times atomic.Int64 }
 
-func (r *recycler) Recycle() { r.times++ }
+func (r *recycler) Recycle()     { r.times.Add(1) }
+func (r *recycler) count() int64 { return r.times.Load() }
 
 // TurnEnd's context carries what TurnStart put into it, for abandoned turns too: a trace that began
 // must end.

@@ -326,11 +326,31 @@ func (r *Run) exit() {
 	if v := recover(); v != nil || r.inside {
 		r.crash = &crash{v, debug.Stack()}
 	}
+	if r.err != nil {
+		r.inspect()
+	}
 	if !r.finish(false) { // it was abandoned, and is back now
 		e.abandoned.Add(-1)
 	}
 	e.goroutines.Done()
 }
+
+// inspect looks at the adapter's error where it harms nobody if that panics, as a typed nil does when it
+// is asked for its cause. Such an error counts as a panic.
+func (r *Run) inspect() {
+	defer func() {
+		if v := recover(); v != nil {
+			r.err, r.crash = nil, &crash{v, debug.Stack()}
+		}
+	}()
+	var other *overError
+	_ = r.err.Error()
+	_ = errors.As(r.err, &other)
+	_ = errors.Is(r.err, errNoOther)
+}
+
+// errNoOther is no error's cause.
+var errNoOther = errors.New("no other error")
 
 // stop has the turn end for this cause, unless it is ending already. The adapter is told, and has the
 // grace to return.

@@ -41,7 +41,7 @@ func publicText(o *runtime.Outcome) string {
 		return "The service behind the agent is unavailable (reference " + o.CorrelationID + ")."
 	}
 	var unsupported *adapters.UnsupportedError
-	if errors.As(o.Err, &unsupported) { // a text of ours, which helps whoever wrote the adapter
+	if errors.As(o.Err, &unsupported) && unsupported != nil { // a text of ours, which helps whoever wrote the adapter
 		return "The agent needs what this protocol does not have: " + unsupported.Error() + "."
 	}
 	return "The agent failed (reference " + o.CorrelationID + ")."
