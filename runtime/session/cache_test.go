@@ -281,6 +281,14 @@ func TestEvictedKeysAreForgottenInTheEnd(t *testing.T) {
 	}
 	_, how := peek(t, c, key(numbered(session.RememberedLost)))
 	wantHow(t, how, adapters.ContinuityEvicted)
+	// What counts is when one was evicted last.
+	for i := range session.RememberedLost - 10 {
+		l := acquire(t, c, key("again "+numbered(i)))
+		store(t, l, "k", `1`)
+		l.Release()
+	}
+	_, how = peek(t, c, key(numbered(0)))
+	wantHow(t, how, adapters.ContinuityEvicted)
 }
 
 // Any turns, against a plain list of what should be kept.
@@ -533,6 +541,7 @@ func TestFaultH2HeapDoesNotGrow(t *testing.T) {
 	}
 
 	// Many small values, and none of them in the end.
+	c = newCache(t, session.Config{})
 	l := acquire(t, c, key("s"))
 	before := heap()
 	for i := range 5_000 {
