@@ -166,6 +166,31 @@ func AppendUnescaped(dst, raw []byte) []byte {
 	return dst
 }
 
+// LoneSurrogate returns the offset in raw, the inside of a string that [String] has accepted, of the
+// first escape sequence that is half of a surrogate pair without the other half; -1 if there is none.
+func LoneSurrogate(raw []byte) int {
+	for i := 0; i < len(raw); {
+		n := bytes.IndexByte(raw[i:], '\\')
+		if n < 0 {
+			break
+		}
+		i += n
+		if raw[i+1] != 'u' {
+			i += 2
+			continue
+		}
+		r := hex4(raw[i+2:])
+		if utf16.IsSurrogate(r) {
+			if i+12 > len(raw) || raw[i+6] != '\\' || raw[i+7] != 'u' || utf16.DecodeRune(r, hex4(raw[i+8:])) == utf8.RuneError {
+				return i
+			}
+			i += 6
+		}
+		i += 6
+	}
+	return -1
+}
+
 // Prefix returns the beginning of raw, the inside of a string that [String] has accepted, with at least
 // n characters if there are so many; half of a surrogate pair counts as one.
 func Prefix(raw []byte, n int) []byte {
