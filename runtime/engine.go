@@ -37,6 +37,13 @@ type Spec struct {
 	Deadline time.Time
 	// HostGone overrides Config.HostGone where it is not 0.
 	HostGone time.Duration
+	// Values, if not nil, are the session's values, which the protocol keeps. The turn then has its place
+	// in the session's queue and nothing else of it: no history is joined or remembered, and the turn's
+	// Continuity is what the protocol says in Turn.
+	Values adapters.Values
+	// Forget: the turn is not kept for repeats once it has ended, because the protocol has a memory of
+	// its own.
+	Forget bool
 	// PublicTexts: the protocol lets an adapter's error texts and panic values into the log.
 	PublicTexts bool
 }
@@ -286,7 +293,7 @@ func (e *Engine) settle(r *Run, completed bool) {
 	if !mine {
 		return
 	}
-	if !completed || e.conf.Replay == 0 || rec.log.Trimmed() {
+	if !completed || r.forget || e.conf.Replay == 0 || rec.log.Trimmed() {
 		delete(e.turns, rec.key)
 		return
 	}

@@ -34,6 +34,8 @@ type Run struct {
 	hostGone    time.Duration
 	publicTexts bool
 	headless    bool
+	forget      bool
+	values      adapters.Values // the protocol's own; nil means the lease
 
 	accepted time.Time
 	begun    int64 // accepted, on ndjson's clock
@@ -159,6 +161,8 @@ func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
 		hostGone:    spec.HostGone,
 		publicTexts: spec.PublicTexts,
 		headless:    spec.Turn.Flags.Headless,
+		forget:      spec.Forget,
+		values:      spec.Values,
 		readers:     1,
 		begun:       ndjson.Now(),
 		accepted:    time.Now(),
@@ -315,6 +319,11 @@ func (r *Run) await() bool {
 // join gives the adapter's turn its session.
 func (r *Run) join() {
 	t := &r.turn
+	if r.values != nil {
+		t.Session = adapters.NewSession(r.rec.key.session.Handle, r.values)
+		r.continuity = t.Continuity
+		return
+	}
 	t.History, t.Continuity = r.lease.Join(r.window)
 	t.Session = adapters.NewSession(r.rec.key.session.Handle, r.lease)
 	r.continuity, r.history = t.Continuity, len(t.History)
@@ -554,7 +563,7 @@ func (r *Run) finish(abandoned bool) bool {
 	}
 
 	// Whoever has read the last line may send the next turn at once: session and slot are free then.
-	if o.Status == Completed && r.bytes <= maxRemembered {
+	if o.Status == Completed && r.values == nil && r.bytes <= maxRemembered {
 		var answer string
 		id := r.rec.key.turn
 		if r.text != nil {

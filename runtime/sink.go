@@ -42,6 +42,10 @@ type CandidateSink interface {
 	Candidate(dst []byte, event json.RawMessage) ([]byte, error)
 }
 
+// A UsageSink is a [Sink] that looks at each report of usage, where [Outcome.Usage] has them merged.
+// Usage is called like Text, and appends nothing.
+type UsageSink interface{ Usage(u adapters.Usage) }
+
 // A Settler is a [Sink] whose protocol has something lasting to do between the adapter's end and the
 // turn's last line, such as committing a charge. Settle is called once, without a lock and whatever the
 // outcome, and may change o's Status and Cause; the turn's session stays taken until it returns. It

@@ -76,7 +76,7 @@ func (w *writer) Text(s string) error {
 func (r *Run) keep(s string) {
 	r.chunks++
 	r.bytes += int64(len(s))
-	if r.bytes > maxRemembered {
+	if r.bytes > maxRemembered || r.values != nil {
 		r.text = nil // an answer of this length does not enter the conversation
 		return
 	}
@@ -118,6 +118,9 @@ func (w *writer) Usage(u adapters.Usage) error {
 		r.usage = new(adapters.Usage)
 	}
 	*r.usage = r.usage.Merge(u)
+	if s, ok := r.sink.(UsageSink); ok {
+		s.Usage(u)
+	}
 	r.rec.log.Abort()
 	return nil
 }
