@@ -2,7 +2,7 @@ package session_test
 
 import (
 	"math"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +102,7 @@ func TestIdleTime(t *testing.T) {
 		time.Sleep(ttl - 1)
 		_, how := peek(t, c, key("a"), agent("1"))
 		wantHow(t, how, adapters.ContinuityExtended)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		_, how = peek(t, c, key("b"), agent("1")) // checked on access
 		wantHow(t, how, adapters.ContinuityEvicted)
 		check(t, c)
@@ -506,10 +506,10 @@ func TestFaultH2CacheBoundedByEntriesAlone(t *testing.T) {
 func TestFaultH2HeapDoesNotGrow(t *testing.T) {
 	c := newCache(t, session.Config{Bytes: 1 << 20})
 	heap := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
+		goruntime.GC()
+		goruntime.GC()
+		var m goruntime.MemStats
+		goruntime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
 	empty, worst := heap(), int64(math.MinInt64)
@@ -556,7 +556,7 @@ func TestFaultH2HeapDoesNotGrow(t *testing.T) {
 		t.Errorf("deleted values take %d bytes", grown)
 	}
 	l.Release()
-	runtime.KeepAlive(c)
+	goruntime.KeepAlive(c)
 }
 
 // No session sees another's, also where two keys have one hash: each drives the other out.
