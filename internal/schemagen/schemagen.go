@@ -62,6 +62,11 @@ func Lowkey() ([]byte, error) {
 		version.Const = wire.ProtocolVersion
 	}
 
+	return encode(root)
+}
+
+// encode writes a schema as it is kept in the tree.
+func encode(root *jsonschema.Schema) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)

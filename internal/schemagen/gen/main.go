@@ -1,25 +1,51 @@
-// Gen writes the schema of Lowkey's external turn protocol to the file that its argument names. It is
-// run by go generate.
+// Gen writes the published schemas, which are generated from the wire types. It is run by go generate:
+//
+//	gen FILE            the schema of Lowkey's external turn protocol
+//	gen -external DIR   the schemas of agent.external-runtime, one file for each document
 package main
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/backline-dev/backline/internal/schemagen"
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: gen FILE")
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) == 1:
+		err = lowkey(args[0])
+	case len(args) == 2 && args[0] == "-external":
+		err = external(args[1])
+	default:
+		fmt.Fprintln(os.Stderr, "usage: gen FILE | gen -external DIR")
 		os.Exit(2)
-	}
-	doc, err := schemagen.Lowkey()
-	if err == nil {
-		err = os.WriteFile(os.Args[1], doc, 0o644)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gen:", err)
 		os.Exit(1)
 	}
+}
+
+func lowkey(file string) error {
+	doc, err := schemagen.Lowkey()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, doc, 0o644)
+}
+
+func external(dir string) error {
+	files, err := schemagen.External()
+	if err != nil {
+		return err
+	}
+	for name, doc := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), doc, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
