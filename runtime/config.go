@@ -102,6 +102,6 @@ func (c Config) withDefaults() (Config, error) {
 		}
 		c.Sessions = s
 	}
-	c.Stream.HoldUnread = c.HostGone > 0
+	c.Stream.HoldUnread = false
 	return c, errors.Join(errs...)
 }

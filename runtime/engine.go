@@ -75,6 +75,7 @@ const recordOverhead = 768
 // An Engine runs turns. Its methods may be called from several goroutines.
 type Engine struct {
 	conf Config
+	held ndjson.LogConfig // conf.Stream for turns whose host may come back
 
 	mu       sync.Mutex
 	turns    map[turnKey]*record
@@ -102,7 +103,17 @@ func New(conf Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{conf: c, turns: map[turnKey]*record{}}, nil
+	e := &Engine{conf: c, held: c.Stream, turns: map[turnKey]*record{}}
+	e.held.HoldUnread = true
+	return e, nil
+}
+
+// stream returns how a turn's log is bounded. Where its host may come back, the adapter waits for it.
+func (e *Engine) stream(hold bool) *ndjson.LogConfig {
+	if hold {
+		return &e.held
+	}
+	return &e.conf.Stream
 }
 
 // Config returns the engine's configuration with its defaults filled in.

@@ -51,7 +51,8 @@ type Run struct {
 	ending     bool
 	ended      bool
 
-	first *ndjson.Tail // the connection of the host that sent the turn, if it came with one
+	first *ndjson.Tail  // the connection of the host that sent the turn, if it came with one
+	over  chan struct{} // closed at the turn's end, where the host waits for it on a goroutine of its own
 
 	// Written by the adapter's goroutine, read by watch.
 	clock     atomic.Int64 // since when the first-output or idle clock runs
@@ -79,7 +80,7 @@ type Run struct {
 	continuity adapters.Continuity
 	history    int
 	called     atomic.Bool
-	inside     bool // the adapter has been called and has not returned
+	inside     bool // launch has not come to its end
 
 	// The engine's own copies, whatever the adapter does to its turn.
 	agentID string
@@ -186,7 +187,7 @@ func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
 	r.clock.Store(r.begun)
 	r.lastLine.Store(r.begun)
 	rec.run = r
-	rec.log.Init(&e.conf.Stream)
+	rec.log.Init(e.stream(r.hostGone > 0))
 	_ = rec.log.Begin() // a new log is not sealed
 	rec.log.Commit(r.sink.Started(nil), false)
 	return r
@@ -209,6 +210,16 @@ func (r *Run) serve(ctx context.Context, conn ndjson.Conn) (err error) {
 		r.firstGone(err) // the turn is cancelled before its adapter is called
 	}
 	stop := context.AfterFunc(ctx, func() { r.firstGone(ndjson.ErrGone) })
+	if _, ok := conn.(ndjson.HangUper); !ok {
+		// If the adapter never gave this goroutine back, nobody could end the response.
+		r.over = make(chan struct{})
+		go r.launch()
+		<-r.over
+		stop()
+		err = tail.Close()
+		r.leaveOnce(err)
+		return err
+	}
 	returned := false
 	defer func() {
 		stop()
@@ -257,7 +268,9 @@ func (r *Run) launch() {
 	r.waiting.Store(!held)
 	r.timer = time.AfterFunc(r.firstLook(), r.watch)
 	e.mu.Unlock()
+	defer r.exit() // whatever ends this goroutine from here on
 
+	r.inside = true
 	r.hookCtx = &r.ctx
 	for i := range e.conf.Hooks {
 		if h := e.conf.Hooks[i].TurnStart; h != nil {
@@ -268,6 +281,7 @@ func (r *Run) launch() {
 		r.join()
 	}
 	r.main()
+	r.inside = false
 }
 
 func (r *Run) startHook(h func(context.Context, TurnInfo) context.Context) {
@@ -293,14 +307,11 @@ func (r *Run) firstLook() time.Duration {
 
 // main calls the adapter.
 func (r *Run) main() {
-	defer r.exit()
 	if r.waiting.Load() && !r.await() || r.ctx.Context.Err() != nil {
 		return // a turn that was cancelled while it waited never runs
 	}
-	r.inside = true
 	r.called.Store(true)
 	r.err = r.adapter.Run(r.hookCtx, &r.turn, (*writer)(r))
-	r.inside = false
 }
 
 // await waits for the session.
@@ -332,6 +343,7 @@ func (r *Run) join() {
 // exit comes after the adapter however that ended: by returning, by a panic, by runtime.Goexit.
 func (r *Run) exit() {
 	e := r.engine
+	defer e.goroutines.Done()
 	if v := recover(); v != nil || r.inside {
 		r.crash = &crash{v, debug.Stack()}
 	}
@@ -341,7 +353,6 @@ func (r *Run) exit() {
 	if !r.finish(false) { // it was abandoned, and is back now
 		e.abandoned.Add(-1)
 	}
-	e.goroutines.Done()
 }
 
 // inspect looks at the adapter's error where it harms nobody if that panics, as a typed nil does when it
@@ -364,8 +375,13 @@ var errNoOther = errors.New("no other error")
 // stop has the turn end for this cause, unless it is ending already. The adapter is told, and has the
 // grace to return.
 func (r *Run) stop(cause adapters.Cause) {
+	r.engine.mu.Lock()
+	r.order(cause)
+}
+
+// order is stop with the engine locked, which it unlocks.
+func (r *Run) order(cause adapters.Cause) {
 	e := r.engine
-	e.mu.Lock()
 	if r.ended || r.ending {
 		e.mu.Unlock()
 		return
@@ -396,11 +412,11 @@ func (r *Run) leave(err error) {
 		e.mu.Unlock()
 		return
 	}
-	e.mu.Unlock()
+	// Without unlocking in between, or a repeat might attach to a turn that is lost.
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		r.stop(adapters.CauseHostStalled)
+		r.order(adapters.CauseHostStalled)
 	} else {
-		r.stop(adapters.CauseHostGone)
+		r.order(adapters.CauseHostGone)
 	}
 }
 
@@ -469,7 +485,13 @@ func (r *Run) watch() {
 		}
 	}
 	if over != "" {
-		r.stop(over)
+		e.mu.Lock()
+		if over == adapters.CauseHostGone && r.readers > 0 { // somebody came back at this moment
+			e.mu.Unlock()
+			r.look(now)
+			return
+		}
+		r.order(over)
 		return
 	}
 	if c.Heartbeat != forever {
@@ -493,8 +515,11 @@ func (r *Run) look(at int64) {
 	if r.ended {
 		return
 	}
-	if r.ending {
+	switch { // what came up since watch looked
+	case r.ending:
 		at = min(at, r.graceEnd)
+	case r.readers == 0 && r.hostGone > 0:
+		at = min(at, r.left+int64(r.hostGone))
 	}
 	r.timer.Reset(time.Duration(max(at-ndjson.Now(), 0)))
 }
@@ -585,11 +610,16 @@ func (r *Run) finish(abandoned bool) bool {
 	e.settle(r, o.Status == Completed)
 	o.Total = time.Duration(ndjson.Now() - r.begun)
 	_ = log.Begin()
-	log.Seal(r.sink.End(log.Room(256), o), abandoned)
+	log.Seal(r.sink.End(log.Room(256), o), abandoned && r.over == nil)
 
 	r.cancel(o.Cause)
+	defer func() { // also where a hook ends this goroutine
+		e.closed(r)
+		if r.over != nil {
+			close(r.over)
+		}
+	}()
 	r.report(o)
-	e.closed(r)
 	return true
 }
 
