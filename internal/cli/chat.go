@@ -239,6 +239,8 @@ type talk struct {
 	a *app
 	f *chatFlags
 	c *testhost.Conversation
+
+	stopped time.Time // when Ctrl-C last stopped a turn
 }
 
 // errUnreachable is in the error of a turn that never got to a server.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 	"golang.org/x/term"
@@ -81,7 +82,12 @@ func (tm *terminal) sees(pattern string) { tm.t.Helper(); tm.screen.await(tm.t, 
 // exit waits for the end and returns the exit code. The terminal must be as it was.
 func (tm *terminal) exit() int {
 	tm.t.Helper()
-	err := <-tm.ended
+	var err error
+	select {
+	case err = <-tm.ended:
+	case <-time.After(20 * time.Second):
+		tm.t.Fatalf("the program does not end; on the screen is:\n%s", tm.screen)
+	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		tm.t.Fatal(err)
@@ -116,7 +122,7 @@ func TestChatOnATerminal(t *testing.T) {
 	tm.press(paste("script:", `{"status":"thinking"}`, `{"text":"begun"}`, `{"block":true}`))
 	tm.sees(`\(thinking\)`)
 	tm.sees(`[\nl]begun`)
-	tm.press(ctrlC + ctrlC)
+	tm.press(ctrlC)
 	tm.sees(`backline: stopped\r\n`)
 	tm.sees(prompt)
 	s.err.await(t, `cause=host-gone`)
@@ -148,6 +154,25 @@ func TestChatOnATerminal(t *testing.T) {
 	}
 	if len(sessions) != 1 || len(turns) != 5 {
 		t.Errorf("%d sessions and %d turns, want 1 and 5", len(sessions), len(turns))
+	}
+}
+
+// TestChatImpatience: Ctrl-C pressed again to stop the same turn does not leave.
+func TestChatImpatience(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil, "--adapter", "scripted")
+	tm := onTerminal(t, nil, "chat", s.base)
+	tm.sees(prompt)
+	tm.press(paste("script:", `{"text":"begun"}`, `{"block":true}`))
+	tm.sees(`[\nl]begun`)
+	tm.press(ctrlC + ctrlC)
+	tm.sees(prompt)
+	tm.press("still here" + enter)
+	tm.sees(`still here\r\n(?:\x1b\[\?2004[hl])*still here\r\n`)
+	tm.sees(prompt)
+	tm.press(ctrlC)
+	if code := tm.exit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
 	}
 }
 
@@ -188,6 +213,7 @@ func TestChatColours(t *testing.T) {
 	s := serve(t, nil)
 	tm := onTerminal(t, nil, "chat", s.base)
 	tm.sees(`\x1b\[2mSession`)
+	tm.sees(prompt) // before it, Ctrl-D is an empty line of the terminal's own
 	tm.press(ctrlD)
 	if code := tm.exit(); code != 0 {
 		t.Errorf("exit code %d", code)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -64,6 +65,9 @@ func (c *console) read() (string, error) {
 	}
 }
 
+// redraw shows the prompt anew, and what has been typed behind it. It may be called while read waits.
+func (c *console) redraw() { _, _ = c.line.Write(nil) }
+
 // leave gives the terminal back as it was. It may be called while read waits.
 func (c *console) leave() {
 	c.mu.Lock()
@@ -117,11 +121,6 @@ func (t *talk) converse(ctx context.Context) error {
 // ask waits for a message, or for a signal, which leaves like Ctrl-D. A read that is given up stays
 // behind until the program ends, which it is about to.
 func (t *talk) ask(ctx context.Context, con *console, signals <-chan os.Signal) (string, error) {
-	for len(signals) > 0 { // Ctrl-C was pressed more than once to stop the last turn
-		if s := <-signals; s != os.Interrupt {
-			return "", io.EOF
-		}
-	}
 	type result struct {
 		message string
 		err     error
@@ -132,14 +131,25 @@ func (t *talk) ask(ctx context.Context, con *console, signals <-chan os.Signal) 
 		read <- result{message, err}
 	}()
 	defer con.leave()
-	select {
-	case r := <-read:
-		return r.message, r.err
-	case <-signals:
-	case <-ctx.Done():
+	for {
+		select {
+		case r := <-read:
+			return r.message, r.err
+		case s := <-signals:
+			// At the prompt Ctrl-C is a key, not a signal. This one was pressed before there was a prompt, to
+			// stop the turn, which an earlier one had done already; or it is no key at all.
+			if s == os.Interrupt && time.Since(t.stopped) < lateInterrupt {
+				con.redraw() // the key made the terminal drop what was on its way to it
+				continue
+			}
+		case <-ctx.Done():
+		}
+		return "", io.EOF
 	}
-	return "", io.EOF
 }
+
+// lateInterrupt is how long after a turn was stopped an interrupt may still be meant for it.
+const lateInterrupt = time.Second
 
 // turnOrSignal runs one turn, which the first signal stops. It tells whether to leave: for any signal
 // but Ctrl-C's.
@@ -160,6 +170,9 @@ func (t *talk) turnOrSignal(ctx context.Context, message string, signals <-chan 
 	close(ended)
 	s, stopped := <-watched
 	cancel()
+	if stopped {
+		t.stopped = time.Now()
+	}
 	switch {
 	case stopped && s != os.Interrupt:
 		return true

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -341,11 +342,17 @@ func reachable(addr net.Addr) string {
 
 // self is how the user may call this program again.
 func (a *app) self() string {
-	// go run builds into a folder of this name, and removes it.
-	if exe, err := os.Executable(); err == nil && strings.Contains(filepath.ToSlash(exe), "/go-build") {
-		return "go run ./cmd/backline"
+	// go run builds into a folder of this name, which is in nobody's path.
+	exe, err := os.Executable()
+	if err != nil || !strings.Contains(filepath.ToSlash(exe), "/go-build") {
+		return "backline"
 	}
-	return "backline"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if version := moduleVersion(info); release.MatchString(version) {
+			return "go run " + modulePath + "/cmd/backline@" + version
+		}
+	}
+	return "go run ./cmd/backline"
 }
 
 // printJSON prints v as one line.
