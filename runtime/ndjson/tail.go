@@ -18,7 +18,8 @@ type Conn interface {
 }
 
 // A HangUper is a [Conn] whose response can be ended although the handler that serves it has not
-// returned.
+// returned. Where a connection is none, who serves it must not lend its goroutine to code that may
+// keep it.
 type HangUper interface{ HangUp() }
 
 // A Tail is one reader of a [Log]: an offset into it and the connection that its bytes go to. It is
@@ -56,31 +57,22 @@ type Tail struct {
 // Attach adds a reader that starts at offset from (0, or the beginning of a [Log.Part]) and is served
 // by its Follow. The error is [ErrTrimmed] where that offset is gone. The caller must call Detach.
 func (l *Log) Attach(conn Conn, from int64) (*Tail, error) {
-	t, err := l.attach(conn, from)
-	if err == nil {
-		t.wake = make(chan struct{}, 1)
-	}
-	return t, err
+	return l.attach(&Tail{log: l, conn: conn, from: from, off: from, wake: make(chan struct{}, 1)})
 }
 
 // Feed adds a reader that starts at offset from and is served by whoever appends. fail, if not nil, is
 // called once if a write fails, without a lock; not for what Flush or Close return. The error is that
 // of Attach. The caller must call Close or HangUp.
 func (l *Log) Feed(conn Conn, from int64, fail func(error)) (*Tail, error) {
-	t, err := l.attach(conn, from)
-	if err == nil {
-		t.fail = fail
-	}
-	return t, err
+	return l.attach(&Tail{log: l, conn: conn, from: from, off: from, fail: fail})
 }
 
-func (l *Log) attach(conn Conn, from int64) (*Tail, error) {
+func (l *Log) attach(t *Tail) (*Tail, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.trimmed || from < l.base {
+	if l.trimmed || t.from < l.base {
 		return nil, ErrTrimmed
 	}
-	t := &Tail{log: l, conn: conn, from: from, off: from}
 	if l.tail == nil && len(l.more) == 0 {
 		l.tail = t
 	} else {
