@@ -14,7 +14,7 @@
 //
 // All that limits time is one timer per turn (Run.watch), which costs nothing per event.
 //
-// A turn costs no goroutine: the adapter runs on the one that serves its request. An adapter that
-// outlives its grace is counted as abandoned; its turn ends without it, and its host's connection is
-// ended for it.
+// A turn costs no goroutine where its connection is its own (HTTP/1): the adapter runs on the one that
+// serves its request. Over HTTP/2 it runs on one beside that. An adapter that outlives its grace is
+// counted as abandoned; its turn ends without it, and so does the response to its host.
 package runtime

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"sort"
 	"strings"
 	"sync"
@@ -157,11 +158,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.engine.Refuse(ctx, adapters.Lowkey, "replayed")
 	}
 	streamHeader(w.Header())
-	err = stream.Serve(ctx, &conn{
+	c := &conn{
 		w: w, rc: rc, handler: h,
 		chunked: r.ProtoMajor == 1 && r.ProtoMinor > 0,
 		shared:  r.ProtoMajor > 1,
-	})
+	}
+	if c.shared {
+		err = stream.Serve(ctx, c)
+	} else {
+		err = stream.Serve(ctx, ownConn{c})
+	}
+	if c.crashed {
+		panic(http.ErrAbortHandler) // a stream without its end must not look like one that has it
+	}
 	if errors.Is(err, runtime.ErrOutgrown) { // it grew between the look-up and here
 		h.refuse(ctx, w, startRefusal(err, turnID))
 	}
@@ -210,9 +219,25 @@ type conn struct {
 	shared bool
 	limit  time.Duration
 	armed  bool
+
+	crashed bool // a middleware's ResponseWriter panicked
 }
 
-func (c *conn) Write(p []byte) (int, error) {
+// guard is deferred around what may run a foreign middleware's code on a goroutine of ours, where nobody
+// else would recover from its panic.
+func (c *conn) guard(err *error) {
+	if v := recover(); v != nil {
+		c.crashed = true
+		*err = errCrashed
+		c.handler.log.Error("a middleware's ResponseWriter panicked",
+			"writer", fmt.Sprintf("%T", c.w), "panic_type", fmt.Sprintf("%T", v), "stack", string(debug.Stack()))
+	}
+}
+
+var errCrashed = errors.New("the ResponseWriter panicked")
+
+func (c *conn) Write(p []byte) (n int, err error) {
+	defer c.guard(&err)
 	if c.shared && !c.armed && c.limit > 0 {
 		c.armed = true
 		_ = c.rc.SetWriteDeadline(time.Now().Add(c.limit))
@@ -220,8 +245,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-func (c *conn) Flush() error {
-	err := c.rc.Flush()
+func (c *conn) Flush() (err error) {
+	defer c.guard(&err)
+	err = c.rc.Flush()
 	if c.shared && c.armed {
 		c.armed = false
 		_ = c.rc.SetWriteDeadline(time.Time{})
@@ -246,12 +272,15 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return c.rc.SetWriteDeadline(t)
 }
 
+// An ownConn is a connection that carries this response alone (HTTP/1).
+type ownConn struct{ *conn }
+
 // HangUp ends the response of an adapter that does not return. net/http knows no end of a response but
 // the handler's, so the connection is taken from it.
-func (c *conn) HangUp() {
+func (c ownConn) HangUp() {
 	_ = c.rc.Flush()
 	raw, _, err := c.rc.Hijack()
-	if err != nil { // HTTP/2, or a middleware in the way: the stream is reset behind its last line
+	if err != nil { // a middleware is in the way
 		_ = c.rc.SetWriteDeadline(time.Unix(1, 0))
 		return
 	}

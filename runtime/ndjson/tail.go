@@ -57,17 +57,17 @@ type Tail struct {
 // Attach adds a reader that starts at offset from (0, or the beginning of a [Log.Part]) and is served
 // by its Follow. The error is [ErrTrimmed] where that offset is gone. The caller must call Detach.
 func (l *Log) Attach(conn Conn, from int64) (*Tail, error) {
-	return l.attach(&Tail{log: l, conn: conn, from: from, off: from, wake: make(chan struct{}, 1)})
+	return l.add(&Tail{log: l, conn: conn, from: from, off: from, wake: make(chan struct{}, 1)})
 }
 
 // Feed adds a reader that starts at offset from and is served by whoever appends. fail, if not nil, is
 // called once if a write fails, without a lock; not for what Flush or Close return. The error is that
 // of Attach. The caller must call Close or HangUp.
 func (l *Log) Feed(conn Conn, from int64, fail func(error)) (*Tail, error) {
-	return l.attach(&Tail{log: l, conn: conn, from: from, off: from, fail: fail})
+	return l.add(&Tail{log: l, conn: conn, from: from, off: from, fail: fail})
 }
 
-func (l *Log) attach(t *Tail) (*Tail, error) {
+func (l *Log) add(t *Tail) (*Tail, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.trimmed || t.from < l.base {
