@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -353,7 +354,7 @@ func TestAloneTheAdapterWaitsForTheHost(t *testing.T) {
 				conf.Stream = ndjson.LogConfig{Keep: 1 << 10}
 				conf.Idle = 3 * time.Second
 				g := newRig(t, conf)
-				written := 0
+				var written atomic.Int64
 				h := g.send(spec("t", adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
 					if err := w.Text("first"); err != nil {
 						return err
@@ -363,15 +364,15 @@ func TestAloneTheAdapterWaitsForTheHost(t *testing.T) {
 						if err := w.Text(strings.Repeat("x", 100)); err != nil {
 							return err
 						}
-						written++
+						written.Add(1)
 					}
 					return nil
 				})))
 				g.until(time.Second)
 				h.leave()
 				g.until(20 * time.Second)
-				if written < 5 || written > 30 {
-					t.Errorf("alone the adapter wrote %d chunks of 100 bytes, the bound is 1 KiB", written)
+				if n := written.Load(); n < 5 || n > 30 {
+					t.Errorf("alone the adapter wrote %d chunks of 100 bytes, the bound is 1 KiB", n)
 				}
 				if !back {
 					_ = h.wait()

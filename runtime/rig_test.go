@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
@@ -544,3 +545,6 @@ func isOver(t *testing.T, what string, err error, cause adapters.Cause) {
 		t.Errorf("%s = %v, want an error that wraps the cause %s", what, err, cause)
 	}
 }
+
+// alias makes a string that shares b's memory, as a protocol's decoder may.
+func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
