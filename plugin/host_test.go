@@ -172,7 +172,7 @@ func (h *host) send(body io.Reader) (*reply, error) {
 }
 
 func (h *host) do(method, path string, body io.Reader) (*reply, error) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	q, err := http.NewRequestWithContext(ctx, method, "http://"+h.addr+path, body)
 	if err != nil {
 		cancel()
