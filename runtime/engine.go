@@ -365,6 +365,11 @@ func (e *Engine) Drain(ctx context.Context) error {
 	case <-quiet:
 		return nil
 	case <-ctx.Done():
+		select {
+		case <-quiet: // nothing was left, whatever the time
+			return nil
+		default:
+		}
 	}
 	e.mu.Lock()
 	var runs []*Run
