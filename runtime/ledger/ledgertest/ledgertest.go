@@ -71,7 +71,7 @@ func Exercise(t *testing.T, open Open, o Options) {
 		{"Context", testContext},
 		{"Close", testClose},
 		{"Reopen", testReopen},
-		//{"Model", testModel},
+		{"Model", testModel},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open, o) })
 	}
