@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/backline-dev/backline/adapters"
@@ -214,11 +215,15 @@ type conn struct {
 	chunked bool // the response ends with an empty chunk
 	handler *Handler
 
+	// The write deadline is set anew for each piece of a write, so that a reader who takes a little at a
+	// time is slow and not stalled, however long the line.
+	limit time.Duration // 0 where the connection has no deadlines
+	armed time.Time     // when it was set last; zero while it is not set
+	cut   atomic.Bool   // the write is to fail at once, and all later ones
+
 	// HTTP/2: the connection is shared, and a write deadline resets the stream when it passes, also if
 	// nothing is being written. So it must not be left in place while the turn is silent.
 	shared bool
-	limit  time.Duration
-	armed  bool
 
 	crashed bool // a middleware's ResponseWriter panicked
 }
@@ -236,20 +241,43 @@ func (c *conn) guard(err *error) {
 
 var errCrashed = errors.New("the ResponseWriter panicked")
 
+// writePiece is how much is written under one write deadline.
+const writePiece = 32 << 10
+
 func (c *conn) Write(p []byte) (n int, err error) {
 	defer c.guard(&err)
-	if c.shared && !c.armed && c.limit > 0 {
-		c.armed = true
-		_ = c.rc.SetWriteDeadline(time.Now().Add(c.limit))
+	for {
+		piece := p[n:min(n+writePiece, len(p))]
+		c.arm()
+		k, err := c.w.Write(piece)
+		n += k
+		if err != nil || n == len(p) {
+			return n, err
+		}
 	}
-	return c.w.Write(p)
+}
+
+// arm sets the write deadline, unless that was done so shortly before that it is as good as new.
+func (c *conn) arm() {
+	if c.limit <= 0 {
+		return
+	}
+	now := time.Now()
+	if !c.armed.IsZero() && now.Sub(c.armed) < c.limit/16 {
+		return
+	}
+	c.armed = now
+	_ = c.rc.SetWriteDeadline(now.Add(c.limit))
+	if c.cut.Load() {
+		_ = c.rc.SetWriteDeadline(time.Unix(1, 0))
+	}
 }
 
 func (c *conn) Flush() (err error) {
 	defer c.guard(&err)
 	err = c.rc.Flush()
-	if c.shared && c.armed {
-		c.armed = false
+	if c.shared && !c.armed.IsZero() {
+		c.armed = time.Time{}
 		_ = c.rc.SetWriteDeadline(time.Time{})
 	}
 	if err != nil && errors.Is(err, http.ErrNotSupported) {
@@ -264,12 +292,17 @@ func (c *conn) Flush() (err error) {
 // SetWriteDeadline is called before a write by whoever writes, and by others only with a time that has
 // passed, to cut a write short.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	if c.shared {
-		if d := time.Until(t); d > 0 {
-			c.limit, c.armed = d, true
-		}
+	now := time.Now()
+	d := t.Sub(now)
+	if d <= 0 {
+		c.cut.Store(true)
+		return c.rc.SetWriteDeadline(t)
 	}
-	return c.rc.SetWriteDeadline(t)
+	err := c.rc.SetWriteDeadline(t)
+	if err == nil {
+		c.limit, c.armed = d, now
+	}
+	return err
 }
 
 // An ownConn is a connection that carries this response alone (HTTP/1).
