@@ -57,6 +57,7 @@ type rig struct {
 	sessions *session.Cache
 	log      logs
 	began    time.Time
+	realTime bool // there is no bubble
 
 	mu    sync.Mutex
 	ends  []ended
@@ -125,7 +126,9 @@ func (g *rig) check() {
 		return
 	}
 	g.WaitAdapters()
-	synctest.Wait()
+	if !g.realTime {
+		synctest.Wait()
+	}
 	s := g.Stats()
 	if s.Active != 0 || s.Abandoned != 0 {
 		g.t.Errorf("at the end: %+v", s)

@@ -585,6 +585,7 @@ func (r *Run) finish(abandoned bool) bool {
 
 	if s, ok := r.sink.(Settler); ok {
 		s.Settle(o)
+		o.correlate()
 	}
 
 	// Whoever has read the last line may send the next turn at once: session and slot are free then.
@@ -643,9 +644,7 @@ func (r *Run) judge(o *Outcome) {
 		o.Cause = adapters.CauseAdapter
 	}
 	o.Status = statusOf(o.Cause)
-	if o.Status != Completed {
-		o.CorrelationID = fmt.Sprintf("%016x", rand.Uint64())
-	}
+	o.correlate()
 	c := &r.engine.conf
 	switch o.Cause {
 	case adapters.CauseTurnTimeout:
@@ -656,6 +655,16 @@ func (r *Run) judge(o *Outcome) {
 		o.Limit = c.Idle
 	case adapters.CauseSessionBusy:
 		o.Limit = c.SessionWait
+	}
+}
+
+// correlate gives an outcome its correlation id, if it is one that has it.
+func (o *Outcome) correlate() {
+	switch {
+	case o.Status == Completed:
+		o.CorrelationID = ""
+	case o.CorrelationID == "":
+		o.CorrelationID = fmt.Sprintf("%016x", rand.Uint64())
 	}
 }
 

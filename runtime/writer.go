@@ -130,7 +130,7 @@ func (w *writer) Tool(ctx context.Context, q adapters.ToolRequest) (adapters.Obs
 	if !ok {
 		return adapters.Observation{}, w.unsupported("tool")
 	}
-	return w.observe(func() (adapters.Observation, error) { return m.Tool(ctx, q) })
+	return w.observe(ctx, func(ctx context.Context) (adapters.Observation, error) { return m.Tool(ctx, q) })
 }
 
 func (w *writer) Ask(ctx context.Context, q adapters.Question) (adapters.Observation, error) {
@@ -138,11 +138,12 @@ func (w *writer) Ask(ctx context.Context, q adapters.Question) (adapters.Observa
 	if !ok {
 		return adapters.Observation{}, w.unsupported("ask")
 	}
-	return w.observe(func() (adapters.Observation, error) { return m.Ask(ctx, q) })
+	return w.observe(ctx, func(ctx context.Context) (adapters.Observation, error) { return m.Ask(ctx, q) })
 }
 
-// observe waits for the host's answer while the turn's clocks stand.
-func (w *writer) observe(ask func() (adapters.Observation, error)) (adapters.Observation, error) {
+// observe waits for the host's answer while the turn's clocks stand. It ends with the turn, whatever
+// context the adapter has passed.
+func (w *writer) observe(ctx context.Context, ask func(context.Context) (adapters.Observation, error)) (adapters.Observation, error) {
 	r := (*Run)(w)
 	if err := w.begin(); err != nil {
 		return adapters.Observation{}, err
@@ -154,7 +155,16 @@ func (w *writer) observe(ask func() (adapters.Observation, error)) (adapters.Obs
 		r.clock.Store(ndjson.Now())
 		r.observing.Add(-1)
 	}()
-	return ask()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(&r.ctx, func() { cancel(r.cause()) })()
+	o, err := ask(ctx)
+	if err != nil {
+		if cause := r.cause(); cause != "" {
+			err = &overError{cause}
+		}
+	}
+	return o, err
 }
 
 func (w *writer) Arrivals() (<-chan adapters.Arrival, error) {
