@@ -328,6 +328,24 @@ func rawPost(h *host, header, body string) (*reply, error) {
 	return &reply{Response: res, lines: bufio.NewReader(res.Body), cancel: func() { _ = c.Close() }}, nil
 }
 
+// rawPost10 sends a turn as an old client does.
+func rawPost10(h *host, body []byte) (*reply, error) {
+	c, err := net.Dial("tcp", h.addr)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(c, "POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", h.path, len(body), body); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	res.Body = closer{res.Body, c}
+	return newReply(res, func() { _ = c.Close() }), nil
+}
+
 type closer struct {
 	io.Reader
 	io.Closer

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,7 +165,16 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Prefix = strings.TrimRight(c.Prefix, "/")
 	c.TurnPath = strings.TrimRight(c.TurnPath, "/")
-	for name, t := range c.Tokens {
+	if c.Manifest != nil && all[c.Manifest.ID()] == nil {
+		wrong("Manifest: it is that of plugin %q, which is not hosted here", c.Manifest.ID())
+	}
+	names := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
+		t := c.Tokens[name]
+		if other, twice := names[t]; twice {
+			wrong("Tokens: %q and %q are the same token, so that callers could not be told apart", other, name)
+		}
+		names[t] = name
 		switch {
 		case name == "":
 			wrong("Tokens: a token has no name")
@@ -176,6 +187,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.IdleConn == 0 {
 		c.IdleConn = 2 * time.Minute
+	}
+	if c.MaxTurns < 0 {
+		wrong("MaxTurns is %d, want 0 (no limit) or more", c.MaxTurns)
+	}
+	if c.HostGone < 0 {
+		wrong("HostGone is %v, want 0 (cancel at once) or a positive time", c.HostGone)
 	}
 	if c.Drain == 0 {
 		c.Drain = 30 * time.Second

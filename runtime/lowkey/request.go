@@ -160,7 +160,10 @@ func (h *Handler) tooLarge() *refusal {
 
 func readFailure(err error, gz bool) *refusal {
 	var f *refusal
+	var over *http.MaxBytesError
 	switch {
+	case errors.As(err, &over): // a middleware's limit
+		f = refuse(http.StatusRequestEntityTooLarge, "too-large", "The request is larger than the limit of %d bytes.", over.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		f = refuse(http.StatusRequestTimeout, "slow-body", "The request's body did not arrive in time.")
 	case gz && (errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum)):
