@@ -1,0 +1,310 @@
+package external
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/backline-dev/backline/runtime/ledger"
+	wire "github.com/backline-dev/backline/schema/external"
+)
+
+// admitted keeps documents as they were read, so that a turn does not read them anew. What is in force
+// is the ledger's to say each time.
+type admitted struct {
+	mu       sync.Mutex
+	profiles map[string]reading[wire.Profile]
+	bindings map[string]reading[wire.Binding]
+}
+
+type reading[D any] struct {
+	doc    []byte
+	parsed *D
+}
+
+// binding is the parsed document of an admission. It is shared: nobody changes it.
+func (c *admitted) binding(a *ledger.Admission) (*wire.Binding, error) {
+	return read(&c.mu, &c.bindings, a, wire.ParseBinding)
+}
+
+func (c *admitted) profile(a *ledger.Admission) (*wire.Profile, error) {
+	return read(&c.mu, &c.profiles, a, wire.ParseProfile)
+}
+
+func read[D any](mu *sync.Mutex, known *map[string]reading[D], a *ledger.Admission, parse func([]byte) (*D, error)) (*D, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	if r, ok := (*known)[a.Ref]; ok && bytes.Equal(r.doc, a.Document) {
+		return r.parsed, nil
+	}
+	d, err := parse(a.Document)
+	if err != nil {
+		return nil, fmt.Errorf("the admitted %s %q: %w", a.Kind, a.Ref, err)
+	}
+	if *known == nil {
+		*known = map[string]reading[D]{}
+	}
+	(*known)[a.Ref] = reading[D]{a.Document, d}
+	return d, nil
+}
+
+// errDigest refuses a document whose own digest does not verify.
+var errDigest = errors.New("binding/digest is not that of the document with this field set to an empty string")
+
+// admission makes of a document what the ledger is offered. The error is a [*wire.Error] or errDigest.
+func admission(kind ledger.Kind, doc []byte, source ledger.Source) (ledger.Admission, error) {
+	a := ledger.Admission{Kind: kind, Document: bytes.TrimSpace(doc), Source: source}
+	if kind == ledger.Profile {
+		p, err := wire.ParseProfile(doc)
+		if err != nil {
+			return a, err
+		}
+		digest, err := wire.CanonicalDigest(doc)
+		if err != nil {
+			return a, err
+		}
+		a.Ref, a.Generation, a.Digest = string(p.ProfileRef), p.ProfileGeneration, ledger.Digest(digest)
+		return a, nil
+	}
+	b, err := wire.ParseBinding(doc)
+	if err != nil {
+		return a, err
+	}
+	if digest, err := wire.DigestWithout(doc, "binding/digest"); err != nil || digest != b.BindingDigest {
+		return a, errDigest
+	}
+	a.Ref, a.Digest = string(b.BindingRef), ledger.Digest(b.BindingDigest)
+	return a, nil
+}
+
+// An Admitted tells what became of one file of admissions.
+type Admitted struct {
+	File string // its name within the directory
+	Kind ledger.Kind
+	Ref  string
+	// Change is empty where Err is not nil.
+	Change ledger.Change
+	Err    error
+}
+
+// maxAdmission is the longest file that is read as an admission, in bytes.
+const maxAdmission = 1 << 20
+
+// LoadAdmissions admits the profiles and bindings in dir: each file there whose name ends in ".json", in
+// the order of the names, profiles before bindings. It may be called again, to read what has changed. A file
+// that is not there any more revokes nothing, and nothing that is read lifts a revocation: only an
+// operator's PUT does.
+//
+// It goes on after a bad file. The results have one entry a file, and the error joins all that is
+// wrong, each with its file's name; nothing of a bad file is admitted.
+func (h *Handler) LoadAdmissions(ctx context.Context, dir string) ([]Admitted, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("admissions: %w", err)
+	}
+	type offer struct {
+		at int
+		a  ledger.Admission
+	}
+	var (
+		results []Admitted
+		offers  []offer
+	)
+	for _, e := range entries {
+		if e.IsDir() || !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		result := Admitted{File: e.Name()}
+		a, err := readAdmission(filepath.Join(dir, e.Name()))
+		if err != nil {
+			result.Err = fmt.Errorf("admissions: %s: %w", e.Name(), err)
+		} else {
+			result.Kind, result.Ref = a.Kind, a.Ref
+			offers = append(offers, offer{len(results), a})
+		}
+		results = append(results, result)
+	}
+	sort.SliceStable(offers, func(i, j int) bool {
+		return offers[i].a.Kind == ledger.Profile && offers[j].a.Kind != ledger.Profile
+	})
+	first := map[string]string{}
+	for _, o := range offers {
+		result := &results[o.at]
+		name := string(o.a.Kind) + " " + o.a.Ref
+		if other, ok := first[name]; ok {
+			result.Err = fmt.Errorf("admissions: %s: the %s %q is also in %s", result.File, o.a.Kind, o.a.Ref, other)
+			continue
+		}
+		first[name] = result.File
+		_, change, err := h.store.Admit(ctx, o.a, time.Now())
+		if err != nil {
+			result.Err = fmt.Errorf("admissions: %s: %w", result.File, err)
+			continue
+		}
+		result.Change = change
+	}
+	var errs []error
+	for i := range results {
+		errs = append(errs, results[i].Err)
+	}
+	return results, errors.Join(errs...)
+}
+
+func readAdmission(path string) (ledger.Admission, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ledger.Admission{}, err
+	}
+	if info.Size() > maxAdmission {
+		return ledger.Admission{}, fmt.Errorf("it has %d bytes, at most %d are read", info.Size(), maxAdmission)
+	}
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return ledger.Admission{}, err
+	}
+	switch kind, _ := wire.DocumentOf(doc); kind {
+	case wire.ProfileV1:
+		return admission(ledger.Profile, doc, ledger.Directory)
+	case wire.BindingV1:
+		return admission(ledger.Binding, doc, ledger.Directory)
+	}
+	if err := wire.Check(wire.BindingV1, doc); err != nil { // for malformed JSON it tells the place
+		var bad *wire.Error
+		if errors.As(err, &bad) && bad.Syntax != nil {
+			return ledger.Admission{}, err
+		}
+	}
+	return ledger.Admission{}, fmt.Errorf("its schema is neither %s nor %s", wire.ProfileV1, wire.BindingV1)
+}
+
+func (h *Handler) putAdmission(kind ledger.Kind) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) *problem {
+		ref, p := refOf(r)
+		if p != nil {
+			return p
+		}
+		doc, p := h.readBody(w, r)
+		if p != nil {
+			return p
+		}
+		a, err := admission(kind, doc, ledger.Operator)
+		switch {
+		case errors.Is(err, errDigest):
+			return problemf(http.StatusUnprocessableEntity, "binding-digest", "The %s.", err)
+		case err != nil:
+			return malformed(err, documentOf(kind), doc)
+		case a.Ref != ref:
+			return problemf(http.StatusBadRequest, "ref", "The path names %s and the document %s.", excerpt(ref), excerpt(a.Ref))
+		}
+		known, change, err := h.store.Admit(r.Context(), a, time.Now())
+		if err != nil {
+			return h.storeProblem(r.Context(), "admit", err)
+		}
+		h.log.InfoContext(r.Context(), "admitted", "kind", string(kind), "ref", ref, "digest", string(a.Digest), "change", string(change))
+		status := http.StatusOK
+		if change == ledger.Admitted {
+			status = http.StatusCreated
+		}
+		writeJSON(w, status, admissionOf(&known, change))
+		return nil
+	}
+}
+
+func (h *Handler) getAdmission(kind ledger.Kind) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) *problem {
+		ref, p := refOf(r)
+		if p != nil {
+			return p
+		}
+		a, err := h.store.Admission(r.Context(), kind, ref)
+		if errors.Is(err, ledger.ErrNotFound) {
+			return unknownAdmission(kind, ref)
+		}
+		if err != nil {
+			return h.storeProblem(r.Context(), "read", err)
+		}
+		writeJSON(w, http.StatusOK, admissionOf(&a, ""))
+		return nil
+	}
+}
+
+func (h *Handler) deleteAdmission(kind ledger.Kind) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) *problem {
+		ref, p := refOf(r)
+		if p != nil {
+			return p
+		}
+		a, err := h.store.Withdraw(r.Context(), kind, ref, time.Now())
+		if errors.Is(err, ledger.ErrNotFound) {
+			return unknownAdmission(kind, ref)
+		}
+		if err != nil {
+			return h.storeProblem(r.Context(), "withdraw", err)
+		}
+		h.log.InfoContext(r.Context(), "withdrawn", "kind", string(kind), "ref", ref)
+		writeJSON(w, http.StatusOK, admissionOf(&a, ""))
+		return nil
+	}
+}
+
+func unknownAdmission(kind ledger.Kind, ref string) *problem {
+	return problemf(http.StatusNotFound, "unknown", "No %s %s was admitted.", kind, excerpt(ref))
+}
+
+func documentOf(kind ledger.Kind) wire.Document {
+	if kind == ledger.Profile {
+		return wire.ProfileV1
+	}
+	return wire.BindingV1
+}
+
+// An admissionDocument is what an operator is told of an admission.
+type admissionDocument struct {
+	Profile     json.RawMessage `json:"profile,omitempty"`
+	Binding     json.RawMessage `json:"binding,omitempty"`
+	State       string          `json:"state"` // admitted, disabled, revoked
+	Change      ledger.Change   `json:"change,omitempty"`
+	AdmittedAt  time.Time       `json:"admitted/at"`
+	WithdrawnAt *time.Time      `json:"withdrawn/at,omitempty"`
+}
+
+func admissionOf(a *ledger.Admission, change ledger.Change) admissionDocument {
+	d := admissionDocument{State: "admitted", Change: change, AdmittedAt: a.AdmittedAt}
+	if a.Kind == ledger.Profile {
+		d.Profile = a.Document
+	} else {
+		d.Binding = a.Document
+	}
+	if !a.InForce() {
+		d.WithdrawnAt = &a.WithdrawnAt
+		d.State = "revoked"
+		if a.Kind == ledger.Profile {
+			d.State = "disabled"
+		}
+	}
+	return d
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil { // documents were read before they were kept
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the host is told, or it is gone
+}

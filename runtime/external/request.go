@@ -1,0 +1,336 @@
+package external
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime/ledger"
+	wire "github.com/backline-dev/backline/schema/external"
+)
+
+// A request is a turn request that was read, with what tells it apart from others.
+type request struct {
+	*wire.TurnRequest // shares memory with body
+	body              string
+	at                time.Time // when it came
+	deadline          time.Time
+
+	// Copies, since they outlive the body.
+	turn    wire.TurnRef
+	key     ledger.Key
+	binding wire.BindingRef
+	agent   wire.AgentID
+
+	digest   ledger.Digest // of the whole request
+	identity ledger.Digest // of what all requests of a turn agree in
+}
+
+// parse reads a body: 400 where it is no turn request, 422 where input/digest is wrong.
+func parse(body []byte, now time.Time) (*request, *problem) {
+	q := &request{body: unsafe.String(unsafe.SliceData(body), len(body)), at: now}
+	var err error
+	if q.TurnRequest, err = wire.ParseTurnRequest(body); err != nil {
+		return nil, malformed(err, wire.TurnRequestV1, body)
+	}
+	if digest, err := q.DigestInput(); err != nil || digest != q.InputDigest {
+		return nil, problemf(http.StatusUnprocessableEntity, "input-digest", "The input/digest is not that of the value of input/parts: expected the SHA-256 of its canonical JSON (RFC 8785).")
+	}
+	if q.deadline, err = q.DeadlineAt.Time(); err != nil {
+		return nil, problemf(http.StatusBadRequest, "invalid", "The deadline/at is no date and time.") // it was parsed: there is none
+	}
+	canonical, err := wire.AppendCanonical(nil, body)
+	if err != nil {
+		return nil, problemf(http.StatusBadRequest, "invalid", "The request has no canonical form: %s.", err)
+	}
+	q.digest = ledger.Digest(wire.ContentDigest(canonical))
+	q.identity = identity(canonical)
+	own := strings.Clone(string(q.TurnRef) + string(q.IdempotencyKey) + string(q.BindingRef) + string(q.AgentID))
+	cut := func(n int) (s string) { s, own = own[:n], own[n:]; return s }
+	q.turn = wire.TurnRef(cut(len(q.TurnRef)))
+	q.key = ledger.Key(cut(len(q.IdempotencyKey)))
+	q.binding = wire.BindingRef(cut(len(q.BindingRef)))
+	q.agent = wire.AgentID(cut(len(q.AgentID)))
+	return q, nil
+}
+
+// variable are the fields in which requests of one turn may differ (external-runtime.md, Settled
+// readings).
+var variable = []string{`"binding/digest"`, `"idempotency/key"`, `"mode"`, `"observation"`}
+
+// identity is the digest of a request without its variable fields. canonical is its canonical form, in
+// which no member has a space around it; the digest is only ever compared with others made here.
+func identity(canonical []byte) ledger.Digest {
+	sum := sha256.New()
+	for i := 1; i < len(canonical)-1; {
+		key := skipString(canonical, i)
+		end := skipValue(canonical, key+1)
+		if !slices.Contains(variable, string(canonical[i:key])) {
+			sum.Write(canonical[i:end])
+			sum.Write([]byte{','})
+		}
+		i = end + 1 // the comma
+	}
+	return ledger.Digest("sha256:" + base64.RawURLEncoding.EncodeToString(sum.Sum(nil)))
+}
+
+// skipString returns where the string that begins at i ends.
+func skipString(doc []byte, i int) int {
+	for i++; doc[i] != '"'; i++ {
+		if doc[i] == '\\' {
+			i++
+		}
+	}
+	return i + 1
+}
+
+// skipValue returns where the value at i ends, in canonical JSON.
+func skipValue(doc []byte, i int) int {
+	for depth := 0; ; {
+		switch doc[i] {
+		case '"':
+			i = skipString(doc, i)
+		case '{', '[':
+			depth++
+			i++
+		case '}', ']':
+			depth--
+			i++
+		default:
+			i++
+		}
+		if depth == 0 && (doc[i] == ',' || doc[i] == '}' || doc[i] == ']') {
+			return i
+		}
+	}
+}
+
+func (q *request) mode() ledger.Mode {
+	if q.Mode == wire.ModeContinue {
+		return ledger.Continue
+	}
+	return ledger.Start
+}
+
+// record is the request as the ledger keeps it. b and p may be nil.
+func (q *request) record(b *wire.Binding) ledger.Request {
+	r := ledger.Request{
+		Key:           q.key,
+		Digest:        q.digest,
+		Mode:          q.mode(),
+		Turn:          ledger.TurnRef(q.turn),
+		Identity:      q.identity,
+		Agent:         ledger.AgentID(q.agent),
+		Binding:       ledger.BindingRef(q.binding),
+		BindingDigest: ledger.Digest(strings.Clone(string(q.BindingDigest))),
+		Reserved:      budgetRow(q.BudgetReservation),
+		Deadline:      q.deadline,
+	}
+	if q.Observation != nil {
+		r.Answers = ledger.ObservationRef(strings.Clone(string(q.Observation.RequestRef)))
+	}
+	if b != nil {
+		r.Profile = ledger.ProfileRef(b.ProfileRef)
+		r.ProfileGeneration = b.ProfileGeneration
+	}
+	return r
+}
+
+func budgetRow(b wire.Budget) ledger.Budget {
+	return ledger.Budget{Tokens: b.MaxTokens, CostMicros: b.MaxCostMicros, WallTimeMS: b.MaxWallTimeMS, Steps: b.MaxSteps}
+}
+
+func usageRow(u wire.Usage) ledger.Budget { return budgetRow(wire.Budget(u)) }
+
+func budgetOf(b ledger.Budget) wire.Budget {
+	return wire.Budget{MaxTokens: b.Tokens, MaxCostMicros: b.CostMicros, MaxWallTimeMS: b.WallTimeMS, MaxSteps: b.Steps}
+}
+
+// A grant is what a request that passed the checks runs under.
+type grant struct {
+	binding *wire.Binding
+	profile *wire.Profile
+	adapter adapters.Adapter
+	fence   ledger.Fence
+	session ledger.Session // as it was seen; its zero value where there is none
+}
+
+// check makes the checks of external-runtime.md, "Order of checks", up to the budget. A reason is that
+// of the first that fails, empty for none; the grant then holds what was found so far.
+func (h *Handler) check(ctx context.Context, q *request) (g grant, reason wire.ReasonCode, err error) {
+	// 1. The binding.
+	ba, err := h.store.Admission(ctx, ledger.Binding, string(q.binding))
+	if errors.Is(err, ledger.ErrNotFound) {
+		return g, wire.ReasonBindingMissing, nil
+	}
+	if err != nil {
+		return g, "", err
+	}
+	if g.binding, err = h.admitted.binding(&ba); err != nil {
+		return g, "", err
+	}
+	b := g.binding
+	expires, err := b.ExpiresAt.Time()
+	if err != nil {
+		return g, "", err
+	}
+	switch {
+	case !ba.InForce():
+		return g, wire.ReasonBindingRevoked, nil
+	case !expires.After(q.at):
+		return g, wire.ReasonBindingExpired, nil
+	case q.BindingDigest != b.BindingDigest:
+		stale, err := h.store.Superseded(ctx, ledger.Binding, string(q.binding), ledger.Digest(q.BindingDigest))
+		if err != nil {
+			return g, "", err
+		}
+		if stale {
+			return g, wire.ReasonBindingStale, nil
+		}
+		return g, wire.ReasonBindingMismatch, nil
+	case q.agent != b.AgentID:
+		return g, wire.ReasonBindingMismatch, nil
+	}
+	if g.adapter = h.adapterOf(b.AgentID); g.adapter == nil {
+		return g, wire.ReasonBindingMismatch, nil // an agent that lives elsewhere
+	}
+
+	// 2. The profile.
+	pa, err := h.store.Admission(ctx, ledger.Profile, string(b.ProfileRef))
+	if errors.Is(err, ledger.ErrNotFound) {
+		return g, wire.ReasonProfileMismatch, nil
+	}
+	if err != nil {
+		return g, "", err
+	}
+	if g.profile, err = h.admitted.profile(&pa); err != nil {
+		return g, "", err
+	}
+	switch {
+	case g.profile.ProfileGeneration != b.ProfileGeneration:
+		return g, wire.ReasonProfileMismatch, nil
+	case !pa.InForce():
+		return g, wire.ReasonProfileDisabled, nil
+	}
+
+	// 3. Policy.
+	if !permitted(q.TurnRequest, b, g.profile) {
+		return g, wire.ReasonPolicyDenied, nil
+	}
+
+	// 4. The deadline.
+	if !q.deadline.After(q.at) {
+		return g, wire.ReasonEventTimeout, nil
+	}
+
+	// 5. The session. Whether an observation is outstanding is seen last of it, by who asks.
+	g.fence = h.fence(b)
+	g.session, err = h.store.Session(ctx, ledger.BindingRef(q.binding))
+	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		return g, "", err
+	}
+	if q.Mode == wire.ModeContinue {
+		switch {
+		case !g.session.Open:
+			return g, wire.ReasonSessionLost, nil
+		case g.session.Fence != g.fence:
+			return g, wire.ReasonSessionFenceMismatch, nil
+		case !h.awaits(q):
+			return g, wire.ReasonEventUnauthorized, nil
+		}
+	}
+
+	// 6. The budget.
+	if !q.BudgetReservation.Within(b.BudgetTurnCeiling) {
+		return g, wire.ReasonBudgetExhausted, nil
+	}
+	return g, "", nil
+}
+
+func permitted(q *wire.TurnRequest, b *wire.Binding, p *wire.Profile) bool {
+	switch {
+	case !slices.Contains(b.PromptPolicyRefs, q.PromptPolicyRef),
+		!slices.Contains(b.OutputSchemaRefs, q.OutputSchemaRef),
+		q.Visibility.Over(b.VisibilityCeiling),
+		q.Classification.Over(b.ClassificationCeiling),
+		q.Classification.Quarantined(),
+		q.PassageNo > b.MaxPassages:
+		return false
+	case p.TransportClass == wire.TransportRemote:
+		for i := range q.InputParts {
+			class := wire.EgressText
+			if q.InputParts[i].Kind == wire.PartArtifact {
+				class = wire.EgressArtifact
+			}
+			if !slices.Contains(p.EgressClasses, class) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (h *Handler) adapterOf(agent wire.AgentID) adapters.Adapter {
+	if a, ok := h.conf.Adapters[string(agent)]; ok {
+		return a
+	}
+	return h.conf.Adapter
+}
+
+// fence is what must still hold before a session of this binding continues.
+func (h *Handler) fence(b *wire.Binding) ledger.Fence {
+	f := ledger.Fence{
+		Agent:             ledger.AgentID(b.AgentID),
+		AgentBinding:      ledger.AgentBindingRef(b.AgentBindingRef),
+		BindingDigest:     ledger.Digest(b.BindingDigest),
+		ProfileGeneration: b.ProfileGeneration,
+		Epoch:             ledger.Epoch(b.AdapterInstanceEpoch),
+	}
+	if h.conf.Epoch != "" {
+		f.Epoch = ledger.Epoch(h.conf.Epoch)
+	}
+	return f
+}
+
+// adapterTurn is the turn as its adapter sees it.
+func (q *request) adapterTurn(deadline time.Time) adapters.Turn {
+	b := q.BudgetReservation
+	t := adapters.Turn{
+		Protocol:       adapters.ExternalRuntime,
+		ID:             string(q.turn),
+		AgentID:        string(q.agent),
+		ConversationID: string(q.PassageRef),
+		Deadline:       deadline,
+		Budget:         adapters.Budget{Tokens: b.MaxTokens, CostMicros: b.MaxCostMicros, WallTime: b.WallTime(), Steps: b.MaxSteps},
+		Raw:            q.body,
+	}
+	texts := 0
+	for i := range q.InputParts {
+		if q.InputParts[i].Kind == wire.PartText {
+			texts++
+		}
+	}
+	for i := range q.InputParts {
+		p := &q.InputParts[i]
+		switch {
+		case p.Kind == wire.PartArtifact:
+			t.Attachments = append(t.Attachments, adapters.Attachment{Ref: string(p.ArtifactRef), Digest: string(p.ArtifactDigest), Size: p.ArtifactSizeBytes})
+		case texts == 1:
+			t.Message = p.Text
+		default:
+			t.Messages = append(t.Messages, adapters.Inbound{Text: p.Text})
+			if t.Message != "" {
+				t.Message += "\n\n"
+			}
+			t.Message += p.Text
+		}
+	}
+	return t
+}

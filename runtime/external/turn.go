@@ -1,0 +1,533 @@
+package external
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/ledger"
+	"github.com/backline-dev/backline/runtime/session"
+	wire "github.com/backline-dev/backline/schema/external"
+)
+
+// A turn is one that runs, or waits for the host. It is the engine's sink and adapter, and what the
+// handler knows of the turn until it is settled.
+type turn struct {
+	h        *Handler
+	ref      wire.TurnRef
+	names    names
+	identity ledger.Digest
+	request  *wire.TurnRequest // the start's; shares memory with its body
+	reserved wire.Budget
+	binding  *wire.Binding
+	profile  *wire.Profile
+	adapter  adapters.Adapter
+	fence    ledger.Fence
+	accepted time.Time
+	deadline time.Time
+	// wallFirst: it is the reserved wall time that ends the turn, and nothing else at that moment.
+	wallFirst bool
+	record    ledger.Request
+	spec      adapters.Turn
+	values    values
+
+	// ready is closed when it is decided whether the turn runs, which admitted tells then.
+	ready    chan struct{}
+	admitted bool
+	stream   runtime.Stream // set before ready is closed
+	done     chan struct{}  // closed when the outcome is committed, or lost
+	lost     atomic.Bool    // the ledger did not take the outcome; the stream has no end
+
+	// mu orders what changes the turn in the ledger.
+	mu       sync.Mutex
+	version  int64
+	parts    []*part
+	running  *part // nil while the turn is suspended
+	cuts     int
+	asked    []*asked // not answered yet, in order
+	asks     int      // counts requests to the host
+	over     bool
+	detached bool // the turn's session is not the binding's any more
+	session  ledger.Session
+	closed   bool // the session was closed while the turn ran
+
+	out output // guarded by the log's lock
+}
+
+// A part is one request of a turn, with its place in the turn's log.
+type part struct {
+	key    ledger.Key
+	digest ledger.Digest
+	index  int
+	ended  chan struct{} // closed when its record is committed, or lost
+}
+
+// asked is a tool request or a question that awaits its observation.
+type asked struct {
+	ref     wire.RequestRef
+	visible bool                      // in a part that a host has been given
+	answer  chan adapters.Observation // of one
+}
+
+// names are the refs that a turn gives to what it makes: its own ref's digest in them keeps them apart
+// from other turns', and of one length however long that is.
+type names struct{ id string }
+
+func namesOf(parts ...string) names {
+	sum := sha256.New()
+	for _, p := range parts {
+		_, _ = fmt.Fprintf(sum, "%d:%s,", len(p), p)
+	}
+	return names{base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:18])}
+}
+
+func (n names) outcome() wire.OutcomeRef { return wire.OutcomeRef("outcome:" + n.id) }
+func (n names) product() wire.ProductRef { return wire.ProductRef("product:" + n.id) }
+func (n names) request(i int) wire.RequestRef {
+	return wire.RequestRef(fmt.Sprintf("request:%s:%d", n.id, i))
+}
+
+// selectedBy is who settles outcomes and commits products here.
+const selectedBy wire.PrincipalRef = "backline"
+
+func (h *Handler) newTurn(q *request, g *grant) *turn {
+	t := &turn{
+		h:        h,
+		ref:      q.turn,
+		names:    namesOf(string(q.turn)),
+		identity: q.identity,
+		request:  q.TurnRequest,
+		reserved: q.BudgetReservation,
+		binding:  g.binding,
+		profile:  g.profile,
+		adapter:  g.adapter,
+		fence:    g.fence,
+		accepted: q.at,
+		record:   q.record(g.binding),
+		ready:    make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+	// The earliest of three; where two are equal it is not the wall time that counts.
+	t.deadline = q.deadline
+	if d := q.at.Add(g.profile.Limits.TurnTimeout()); d.Before(t.deadline) {
+		t.deadline = d
+	}
+	if wall := q.BudgetReservation.WallTime(); wall < t.deadline.Sub(q.at) {
+		t.deadline, t.wallFirst = q.at.Add(wall), true
+	}
+	t.spec = q.adapterTurn(t.deadline)
+	t.out.init(t)
+	return t
+}
+
+// reserve takes the turn's place in the engine and commits reservation and dispatch. Where it returns
+// no part the turn does not run: because of p, or because somebody else was faster.
+func (t *turn) reserve(ctx context.Context, g *grant) (first *part, again bool, p *problem) {
+	h := t.h
+	stream, err := h.engine.Start(ctx, &runtime.Spec{
+		Turn:        t.spec,
+		Adapter:     t,
+		Sink:        t,
+		Session:     session.Key{Handle: string(t.binding.BindingRef)},
+		Fingerprint: runtime.Fingerprint(string(t.identity)),
+		Deadline:    t.deadline,
+		HostGone:    runtime.Detach,
+		Values:      &t.values,
+		Forget:      true,
+	})
+	if err != nil {
+		return nil, false, startProblem(err)
+	}
+	if stream.Repeat != runtime.First {
+		// A turn of this ref that the ledger has forgotten is still ending.
+		return nil, false, startProblem(runtime.ErrSessionBusy)
+	}
+	t.stream = stream
+	ctx, cancel := lasting(ctx)
+	defer cancel()
+	for range 10 {
+		r := ledger.Reservation{Request: t.record, Dispatch: true, At: time.Now()}
+		if !g.session.Open || g.session.Fence != g.fence {
+			r.Session = &ledger.Session{Binding: ledger.BindingRef(t.binding.BindingRef), Version: g.session.Version, Fence: g.fence, Open: true}
+		}
+		stopPoint("reserving")
+		v, err := h.store.Reserve(ctx, r)
+		if errors.Is(err, ledger.ErrConflict) { // another turn of the binding has changed the session
+			if g.session, err = h.store.Session(ctx, r.Session.Binding); err == nil || errors.Is(err, ledger.ErrNotFound) {
+				continue
+			}
+		}
+		switch {
+		case err != nil:
+			stream.Discard()
+			return nil, false, h.storeProblem(ctx, "reserve", err)
+		case v.Decision != ledger.Fresh:
+			stream.Discard()
+			return nil, v.Decision == ledger.Ended, elsewhereIf(v.Decision == ledger.Running)
+		}
+		stopPoint("reserved")
+		t.version = v.Turn.Version
+		t.running = &part{key: t.record.Key, digest: t.record.Digest, ended: make(chan struct{})}
+		t.parts = append(t.parts, t.running)
+		return t.running, false, nil
+	}
+	stream.Discard()
+	return nil, false, h.storeProblem(ctx, "reserve", ledger.ErrConflict)
+}
+
+func elsewhereIf(yes bool) *problem {
+	if yes {
+		return elsewhere()
+	}
+	return nil
+}
+
+// part is the part that was made for a key, nil if it is none of this turn's.
+func (t *turn) part(key ledger.Key) *part {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.parts {
+		if p.key == key {
+			return p
+		}
+	}
+	return nil
+}
+
+// wait waits for the turn's end, but no longer than d, and tells whether it has come.
+func (t *turn) wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// awaits tells whether a request's observation is outstanding.
+func (h *Handler) awaits(q *request) bool {
+	h.mu.Lock()
+	t := h.live[q.turn]
+	h.mu.Unlock()
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.outstanding(q.Observation.RequestRef) >= 0
+}
+
+// outstanding is the place of a request that may be answered, -1 for none. Called with t.mu held.
+func (t *turn) outstanding(ref wire.RequestRef) int {
+	if t.over {
+		return -1
+	}
+	return slices.IndexFunc(t.asked, func(a *asked) bool { return a.visible && a.ref == ref })
+}
+
+// Run implements [adapters.Adapter]: it is the adapter that the engine calls, once the turn has its
+// session.
+func (t *turn) Run(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
+	if err := t.openSession(ctx); err != nil {
+		return err
+	}
+	turn.Continuity = adapters.ContinuityNew
+	if len(t.session.Values) > 0 && !t.detached {
+		turn.Continuity = adapters.ContinuitySame
+	}
+	t.progress(wire.ProgressRunning)
+	stopPoint("calling")
+	return t.adapter.Run(ctx, turn, w)
+}
+
+// Tool implements [runtime.Mediator].
+func (t *turn) Tool(ctx context.Context, r adapters.ToolRequest) (adapters.Observation, error) {
+	if t.profile.ToolMode != wire.ToolsMediated {
+		t.end(wire.StatusRefused, wire.ReasonToolNotAdmitted)
+		return adapters.Observation{}, adapters.ErrToolNotAdmitted
+	}
+	digest, err := wire.CanonicalDigest(r.Input)
+	if err != nil {
+		t.end(wire.StatusFailed, wire.ReasonEventMalformed)
+		return adapters.Observation{}, fmt.Errorf("the tool's input: %w", err)
+	}
+	return t.ask(ctx, &wire.Event{
+		Kind:           wire.EventToolRequest,
+		ToolRef:        wire.ToolRef(r.Ref),
+		InputSchemaRef: wire.SchemaRef(r.Schema),
+		InputDigest:    digest,
+		Input:          r.Input,
+		Classification: &t.request.Classification,
+	})
+}
+
+// Ask implements [runtime.Mediator].
+func (t *turn) Ask(ctx context.Context, q adapters.Question) (adapters.Observation, error) {
+	if t.profile.ToolMode != wire.ToolsMediated {
+		t.end(wire.StatusRefused, wire.ReasonApprovalNotAdmitted)
+		return adapters.Observation{}, adapters.ErrToolNotAdmitted
+	}
+	digest, err := wire.CanonicalDigest(q.Question)
+	if err != nil {
+		t.end(wire.StatusFailed, wire.ReasonEventMalformed)
+		return adapters.Observation{}, fmt.Errorf("the question: %w", err)
+	}
+	return t.ask(ctx, &wire.Event{
+		Kind:              wire.EventOperatorQuestion,
+		QuestionSchemaRef: wire.SchemaRef(q.Schema),
+		QuestionDigest:    digest,
+		Question:          q.Question,
+	})
+}
+
+// ask emits what is asked, suspends the turn and waits for the observation.
+func (t *turn) ask(ctx context.Context, e *wire.Event) (adapters.Observation, error) {
+	a, err := t.suspend(ctx, e)
+	if err != nil {
+		return adapters.Observation{}, err
+	}
+	select {
+	case o := <-a.answer:
+		return o, nil
+	case <-ctx.Done():
+		// The request stays outstanding: where the turn goes on without it, the host's answer still
+		// gets what comes next.
+		return adapters.Observation{}, context.Cause(ctx)
+	}
+}
+
+// suspend emits a request to the host and commits that it is awaited.
+func (t *turn) suspend(ctx context.Context, e *wire.Event) (*asked, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over || ctx.Err() != nil {
+		return nil, errors.Join(adapters.ErrTurnOver, context.Cause(ctx))
+	}
+	if t.closed {
+		t.end(wire.StatusFailed, wire.ReasonEventStale)
+		return nil, adapters.ErrTurnOver
+	}
+	t.asks++
+	a := &asked{ref: t.names.request(t.asks), answer: make(chan adapters.Observation, 1)}
+	e.RequestRef, e.DeadlineAt = a.ref, wire.DateTimeOf(t.deadline)
+	var reason wire.ReasonCode
+	suspending := t.running != nil
+	err := t.stream.Output().Append(func(dst []byte) []byte {
+		o := &t.out
+		if o.over() {
+			reason = o.reason
+			return dst
+		}
+		if dst, reason = o.asking(dst, e); reason != "" {
+			o.fail(wire.StatusFailed, reason)
+			return dst
+		}
+		if suspending {
+			dst = o.progress(dst, wire.ProgressAwaitingObservation)
+			o.freeze()
+		}
+		return dst
+	})
+	if err != nil || reason != "" {
+		return nil, fmt.Errorf("%w: %s", adapters.ErrTurnOver, reason)
+	}
+	t.asked = append(t.asked, a)
+	if suspending {
+		a.visible = true
+		if err := t.cut(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if t.h.isDraining() {
+		t.h.tasks.Go(func() { t.stream.Stop(adapters.CauseDrain) })
+	}
+	return a, nil
+}
+
+// cut commits that the turn is suspended, and ends the part that runs. Called with t.mu held and the
+// output frozen.
+func (t *turn) cut(ctx context.Context) error {
+	ctx, cancel := lasting(ctx)
+	defer cancel()
+	s := ledger.Suspension{
+		Turn:      ledger.TurnRef(t.ref),
+		Version:   t.version,
+		Key:       t.running.key,
+		Recording: t.out.recording(t.h.conf.StreamRetention),
+		Session:   t.changedSession(false),
+		At:        time.Now(),
+	}
+	for _, a := range t.asked {
+		if a.visible {
+			s.Awaiting = append(s.Awaiting, ledger.ObservationRef(a.ref))
+		}
+	}
+	stopPoint("suspending")
+	row, err := t.h.store.Suspend(ctx, s)
+	if errors.Is(err, ledger.ErrConflict) && s.Session != nil { // the session is another's by now
+		t.detached, s.Session = true, nil
+		row, err = t.h.store.Suspend(ctx, s)
+	}
+	if err != nil {
+		t.h.log.ErrorContext(ctx, "the ledger failed", "doing", "suspend", "turn", string(t.ref), "error", err.Error())
+		_ = t.stream.Output().Append(t.out.thaw(false))
+		t.end(wire.StatusFailed, wire.ReasonProviderUnavailable)
+		return fmt.Errorf("the turn could not be suspended: %w", err)
+	}
+	stopPoint("suspended")
+	if s.Session != nil {
+		t.session.Version++
+		t.values.saved()
+	}
+	t.version = row.Version
+	close(t.running.ended)
+	t.running = nil
+	t.cuts++
+	t.stream.Output().Cut()
+	_ = t.stream.Output().Append(t.out.thaw(true))
+	return nil
+}
+
+// errNotAwaited reports an observation that nothing awaits.
+var errNotAwaited = errors.New("the observation is not awaited")
+
+// answer commits that the turn goes on with an observation, and hands that over.
+func (t *turn) answer(ctx context.Context, q *request) (*part, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := t.outstanding(q.Observation.RequestRef)
+	if i < 0 || t.running != nil {
+		return nil, errNotAwaited
+	}
+	stopPoint("continuing")
+	v, err := t.h.store.Continue(ctx, ledger.Continuation{Request: q.record(t.binding), Version: t.version, At: q.at})
+	switch {
+	case err != nil:
+		return nil, err
+	case v.Decision != ledger.Fresh: // the key is another request's
+		return nil, errNotAwaited
+	}
+	stopPoint("continued")
+	t.version = v.Turn.Version
+	p := &part{key: q.key, digest: q.digest, index: t.cuts, ended: make(chan struct{})}
+	t.parts, t.running = append(t.parts, p), p
+	a := t.asked[i]
+	t.asked = slices.Delete(t.asked, i, i+1)
+	for _, other := range t.asked {
+		other.visible = true // its line is in this part, if it was in none before
+	}
+	waiting := len(t.asked) > 0
+	_ = t.stream.Output().Append(func(dst []byte) []byte {
+		o := &t.out
+		o.suspended = false
+		switch {
+		case o.over():
+		case !waiting:
+			dst = o.progress(dst, wire.ProgressRunning)
+		default:
+			if dst = o.progress(dst, wire.ProgressAwaitingObservation); o.empty() {
+				// A part has at least a line, and there is no room for one.
+				o.fail(wire.StatusFailed, wire.ReasonEventOversized)
+				waiting = false
+				return dst
+			}
+			o.freeze()
+		}
+		return dst
+	})
+	if waiting && !t.out.isOver(t) {
+		_ = t.cut(ctx) // the turn has been ended where it failed
+	}
+	a.answer <- observationOf(q.Observation)
+	return p, nil
+}
+
+func observationOf(o *wire.Observation) adapters.Observation {
+	// Copies, as the adapter may keep them beyond this request.
+	obs := adapters.Observation{
+		Admitted: o.Disposition == wire.Admitted,
+		Reason:   strings.Clone(string(o.ReasonCode)),
+		Receipt:  strings.Clone(string(o.ReceiptRef)),
+	}
+	for _, e := range o.EvidenceRefs {
+		obs.Evidence = append(obs.Evidence, strings.Clone(string(e)))
+	}
+	return obs
+}
+
+// stopIfSuspended ends a turn that awaits an observation.
+func (t *turn) stopIfSuspended(cause adapters.Cause) {
+	<-t.ready
+	t.mu.Lock()
+	suspended := t.admitted && !t.over && t.running == nil
+	t.mu.Unlock()
+	if suspended {
+		t.stream.Stop(cause)
+	}
+}
+
+// sessionClosed tells the turn that its session was closed. A turn that awaits an observation is ended
+// by that, which it reports; another fails with the next thing that its adapter emits.
+func (t *turn) sessionClosed() (ending bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.detached, t.closed = true, true
+	if t.over {
+		return true
+	}
+	_ = t.stream.Output().Append(func(dst []byte) []byte {
+		t.out.sessionClosed = true
+		return dst
+	})
+	if t.running != nil {
+		return false
+	}
+	t.end(wire.StatusFailed, wire.ReasonSessionLost)
+	return true
+}
+
+// end ends the turn with a reason of its own. Not to be called with the log's lock held.
+func (t *turn) end(status wire.Status, reason wire.ReasonCode) {
+	_ = t.stream.Output().Append(func(dst []byte) []byte {
+		t.out.fail(status, reason)
+		return dst
+	})
+}
+
+// progress emits a progress event by itself.
+func (t *turn) progress(code wire.ProgressCode) {
+	_ = t.stream.Output().Append(func(dst []byte) []byte { return t.out.progress(dst, code) })
+}
+
+// sequence is the number of the last event.
+func (t *turn) sequence() (seq int64) {
+	if t.stream.Output().Append(func(dst []byte) []byte { seq = t.out.seq; return dst }) != nil {
+		t.mu.Lock() // it is sealed: nobody writes any more
+		defer t.mu.Unlock()
+		seq = t.out.seq
+	}
+	return seq
+}
+
+var (
+	_ adapters.Adapter      = (*turn)(nil)
+	_ runtime.Sink          = (*turn)(nil)
+	_ runtime.Mediator      = (*turn)(nil)
+	_ runtime.CandidateSink = (*turn)(nil)
+	_ runtime.UsageSink     = (*turn)(nil)
+	_ runtime.Settler       = (*turn)(nil)
+	_                       = json.RawMessage(nil)
+)
