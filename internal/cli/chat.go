@@ -115,18 +115,45 @@ func (a *app) chat(ctx context.Context, f *chatFlags, address string) error {
 
 	switch {
 	case f.oneTurn:
-		return t.untilInterrupted(ctx, func(ctx context.Context) error { return t.turn(ctx, message) })
+		_, err := t.untilInterrupted(ctx, message)
+		return err
 	case isTerminal(a.in) && (a.outIsTTY || a.errIsTTY):
 		return t.converse(ctx)
 	}
-	return t.untilInterrupted(ctx, t.lines)
+	return t.lines(ctx)
 }
 
-// untilInterrupted runs f with a context that the first interrupt ends.
-func (t *talk) untilInterrupted(ctx context.Context, f func(context.Context) error) error {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
-	defer stop()
-	return f(ctx)
+// errStopped is the error of a turn that was stopped from here.
+var errStopped = errors.New("stopped")
+
+// stoppable runs one turn, which a signal stops. It returns the signal, if one came before the turn's
+// end, and why the turn did not complete.
+func (t *talk) stoppable(ctx context.Context, message string, signals <-chan os.Signal) (by os.Signal, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended, watched := make(chan struct{}), make(chan os.Signal, 1)
+	go func() {
+		defer close(watched)
+		select {
+		case s := <-signals:
+			watched <- s
+			cancel()
+		case <-ended:
+		}
+	}()
+	err = t.turn(ctx, message)
+	close(ended)
+	return <-watched, err
+}
+
+// untilInterrupted runs one turn, which an interrupt stops. Outside of it an interrupt ends the program,
+// as usual; one that comes at the turn's very end is told too.
+func (t *talk) untilInterrupted(ctx context.Context, message string) (interrupted bool, err error) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
+	by, err := t.stoppable(ctx, message, signals)
+	signal.Stop(signals)
+	return by != nil || len(signals) > 0, err
 }
 
 // lines takes each line of standard input as a message.
@@ -136,12 +163,14 @@ func (t *talk) lines(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
-		err := t.turn(ctx, string(line.Data))
+		interrupted, err := t.untilInterrupted(ctx, string(line.Data))
 		switch {
+		case errors.Is(err, errStopped) || errors.Is(err, errUnreachable):
+			return err // the next turn would fare no better
+		case interrupted:
+			return cmp.Or(err, errStopped)
 		case err == nil:
 			continue
-		case ctx.Err() != nil || errors.Is(err, errUnreachable):
-			return err // the next turn would fare no better
 		}
 		t.a.complain("%s", err)
 		failed++
@@ -288,7 +317,7 @@ func (t *talk) turn(ctx context.Context, message string) error {
 	stream, err := t.c.Send(ctx, request)
 	if err != nil {
 		if ctx.Err() != nil {
-			return errors.New("stopped")
+			return errStopped
 		}
 		return fmt.Errorf("the turn could not be sent: %w; %w", err, errUnreachable)
 	}
@@ -375,7 +404,7 @@ func (r *turnReport) conclude(ctx context.Context, end *wire.Event) error {
 		return fmt.Errorf("the turn was refused with HTTP status %d: %s", r.HTTP, r.Error)
 	case ctx.Err() != nil && end == nil:
 		r.Status, r.Error = turnStopped, ""
-		return errors.New("stopped")
+		return errStopped
 	case end != nil && (end.Type == wire.EventError || end.Status == wire.StatusError):
 		r.Status, r.Error = turnFailed, said
 		return fmt.Errorf("the turn failed: %s", said)

@@ -148,6 +148,7 @@ func TestChatOnATerminal(t *testing.T) {
 		t.Errorf("exit code %d after Ctrl-D, want 0", code)
 	}
 	// One session throughout, and a turn id for each turn.
+	s.err.await(t, `(?s)(?:msg=turn.*){5}`)
 	sessions, turns := map[string]bool{}, map[string]bool{}
 	for _, m := range regexp.MustCompile(`session=(\S+) turn=(\S+)`).FindAllStringSubmatch(s.err.String(), -1) {
 		sessions[m[1]], turns[m[2]] = true, true
@@ -253,6 +254,33 @@ func TestChatStreams(t *testing.T) {
 	}
 	if got := out.String(); got != "one \n" {
 		t.Errorf("standard output %q, want what came and a new line", got)
+	}
+}
+
+// TestChatOfLinesIsStopped: an interrupt stops a turn and what was to follow it, and also the wait for
+// the next line.
+func TestChatOfLinesIsStopped(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	out := newTranscript()
+	cmd := exec.CommandContext(t.Context(), program(t), "chat", s.base)
+	cmd.Stdout = out
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "^hello\n$")
+	if err := cmd.Process.Signal(os.Interrupt); err != nil { // while it waits for a line
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("it ends well, though it was interrupted")
 	}
 }
 

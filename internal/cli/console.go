@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -21,7 +20,6 @@ type console struct {
 	in   *os.File
 	line *term.Terminal
 
-	mu      sync.Mutex
 	restore func() // leaves raw mode; nil outside it
 }
 
@@ -32,25 +30,35 @@ func newConsole(in, ui *os.File, prompt string) *console {
 	}{in, ui}, prompt)}
 }
 
-// read reads one message. Lines that are pasted together are one message, which Enter sends. The error
-// is io.EOF for Ctrl-C and Ctrl-D.
-func (c *console) read() (string, error) {
+// enter puts the terminal into raw mode, for read.
+func (c *console) enter() error {
 	fd := int(c.in.Fd())
 	state, err := term.MakeRaw(fd)
 	if err != nil {
-		return "", err
+		return err
 	}
-	c.mu.Lock()
-	c.restore = sync.OnceFunc(func() {
+	c.restore = func() {
 		c.line.SetBracketedPasteMode(false)
 		_ = term.Restore(fd, state) // there is nobody to tell
-	})
-	c.mu.Unlock()
-	defer c.leave()
+	}
 	if width, height, err := term.GetSize(fd); err == nil && width > 0 && height > 0 {
 		_ = c.line.SetSize(width, height)
 	}
 	c.line.SetBracketedPasteMode(true)
+	return nil
+}
+
+// leave gives the terminal back as it was. It may be called while read waits.
+func (c *console) leave() {
+	if c.restore != nil {
+		c.restore()
+		c.restore = nil
+	}
+}
+
+// read reads one message. Lines that are pasted together are one message, which Enter sends. The error
+// is io.EOF for Ctrl-C and Ctrl-D.
+func (c *console) read() (string, error) {
 	var pasted strings.Builder
 	for {
 		line, err := c.line.ReadLine()
@@ -67,17 +75,6 @@ func (c *console) read() (string, error) {
 
 // redraw shows the prompt anew, and what has been typed behind it. It may be called while read waits.
 func (c *console) redraw() { _, _ = c.line.Write(nil) }
-
-// leave gives the terminal back as it was. It may be called while read waits.
-func (c *console) leave() {
-	c.mu.Lock()
-	restore := c.restore
-	c.restore = nil
-	c.mu.Unlock()
-	if restore != nil {
-		restore()
-	}
-}
 
 // converse holds a conversation on a terminal.
 func (t *talk) converse(ctx context.Context) error {
@@ -125,12 +122,15 @@ func (t *talk) ask(ctx context.Context, con *console, signals <-chan os.Signal) 
 		message string
 		err     error
 	}
+	if err := con.enter(); err != nil {
+		return "", err
+	}
+	defer con.leave()
 	read := make(chan result, 1)
 	go func() {
 		message, err := con.read()
 		read <- result{message, err}
 	}()
-	defer con.leave()
 	for {
 		select {
 		case r := <-read:
@@ -154,27 +154,17 @@ const lateInterrupt = time.Second
 // turnOrSignal runs one turn, which the first signal stops. It tells whether to leave: for any signal
 // but Ctrl-C's.
 func (t *talk) turnOrSignal(ctx context.Context, message string, signals <-chan os.Signal) (leave bool) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	watched := make(chan os.Signal, 1)
-	go func() {
-		defer close(watched)
-		select {
-		case s := <-signals:
-			watched <- s
-			cancel()
-		case <-ended:
+	for len(signals) > 0 { // what was pressed before the turn is not for it
+		if s := <-signals; s != os.Interrupt {
+			return true
 		}
-	}()
-	err := t.turn(ctx, message)
-	close(ended)
-	s, stopped := <-watched
-	cancel()
-	if stopped {
+	}
+	by, err := t.stoppable(ctx, message, signals)
+	if by != nil {
 		t.stopped = time.Now()
 	}
 	switch {
-	case stopped && s != os.Interrupt:
+	case by != nil && by != os.Interrupt:
 		return true
 	case err != nil:
 		t.a.complain("%s", err)
