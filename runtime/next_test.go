@@ -596,10 +596,11 @@ func (p *platform) all() []string {
 // A sender reads a turn's log and makes calls of it. It is the log's reader, as a host's connection is
 // elsewhere.
 type sender struct {
-	to     *platform
-	stream runtime.Stream
-	rest   []byte // of a line
-	closed bool
+	to       *platform
+	stream   runtime.Stream
+	attached chan struct{} // closed when the sender reads the log
+	rest     []byte        // of a line
+	closed   bool
 }
 
 func (s *sender) Write(p []byte) (int, error) {
@@ -613,6 +614,8 @@ func (s *sender) Write(p []byte) (int, error) {
 		s.rest = rest
 		var err error
 		switch kind {
+		case "started":
+			close(s.attached)
 		case "text":
 			err = s.to.post("message " + what)
 		case "end":
@@ -653,11 +656,15 @@ func (c *courier) accept(ctx context.Context, s *runtime.Spec, to *platform) (du
 	if err != nil || stream.Repeat != runtime.First {
 		return err == nil, err
 	}
-	c.owned.Go(stream.Run)
+	reader := &sender{to: to, stream: stream, attached: make(chan struct{})}
 	c.owned.Go(func() {
-		if err := stream.Follow(context.WithoutCancel(ctx), &sender{to: to, stream: stream}, 0); err != nil {
+		if err := stream.Follow(context.WithoutCancel(ctx), reader, 0); err != nil {
 			c.t.Errorf("Follow = %v", err)
 		}
+	})
+	c.owned.Go(func() {
+		<-reader.attached // so that the adapter is held up by its sender from the first line on
+		stream.Run()
 	})
 	return false, nil
 }

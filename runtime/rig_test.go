@@ -153,6 +153,9 @@ func (g *rig) check() {
 // end returns the one end of a turn.
 func (g *rig) end(id string) ended {
 	g.t.Helper()
+	if !g.realTime {
+		synctest.Wait() // the last line does not wait for hooks
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var found []ended
