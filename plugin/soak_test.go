@@ -23,12 +23,13 @@ import (
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
-// soakTurns is how many turns the soak has: a few in the ordinary tests, more with `make soak`.
+// soakTurns is how many turns the soak has: a few in the ordinary tests (and half of them under the race
+// detector), more with `make soak`.
 func soakTurns(t testing.TB) int {
 	t.Helper()
 	s := os.Getenv("BACKLINE_SOAK_TURNS")
 	if s == "" {
-		return 2000
+		return 2000 / (1 + slowness/10)
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {
