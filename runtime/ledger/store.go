@@ -21,7 +21,7 @@ type Store interface {
 	//
 	//   - a dispatched or suspended turn is settled as unknown / unknown, reconciliation-required,
 	//     and charged its full reservation; the part that ran is ended with it;
-	//   - a reserved turn is released: it and its request are forgotten and may run;
+	//   - a reserved turn is released: it and its requests are forgotten and may come again;
 	//   - a running claim becomes lost.
 	//
 	// Nothing is ever run by it. For each turn that becomes unknown, end is called (once per turn and
@@ -62,8 +62,8 @@ type Turns interface {
 	// version or state is [ErrConflict], an unknown one [ErrNotFound].
 	Dispatch(ctx context.Context, turn TurnRef, version int64, at time.Time) (Turn, error)
 
-	// Release forgets a reserved turn and its request, so that the same request may come again. A
-	// turn in another version or state is [ErrConflict], an unknown one [ErrNotFound].
+	// Release forgets a reserved turn and its requests, so that they may come again. A turn in
+	// another version or state is [ErrConflict], an unknown one [ErrNotFound].
 	Release(ctx context.Context, turn TurnRef, version int64) error
 
 	// Suspend commits that a dispatched turn awaits observations, and what its stream said so far.

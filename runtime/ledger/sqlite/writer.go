@@ -1,0 +1,477 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/backline-dev/backline/runtime/ledger"
+)
+
+// One goroutine writes. Who wants a change hands it a function and waits; while one transaction is
+// being committed, the next ones gather, and go into one transaction together (group commit): the
+// fsync that a single turn would wait for is shared by all that came meanwhile. Nothing waits for a
+// timer, so a lone turn is written at once.
+//
+// Each function runs in a savepoint. If it fails, by a rule of the ledger or a constraint of the
+// schema, its savepoint is rolled back and the others go on. If SQLite gives up the whole transaction
+// (a full disk, say), the functions are run again one by one, so that only those fail that must.
+
+// maxBatch is how many changes go into one transaction: enough for the fsync to be a small part, few
+// enough for the last one not to wait long.
+const maxBatch = 128
+
+// A change is a call that waits for the writer.
+type change struct {
+	run   func(*writer) error
+	state atomic.Int32 // one of the below
+	done  chan error   // buffered
+}
+
+const (
+	waiting   = iota
+	taken     // the writer has it, and will answer
+	abandoned // the caller has gone, and nothing was done
+)
+
+// A writer is the connection that writes. Only the store's goroutine uses it.
+type writer struct {
+	*conn
+	turnSeq, partSeq int64 // the highest ones in use, or used before
+	claims           int64 // how many there are, negative for unknown
+	commits          int   // since the last look at the log
+	nextRestart      time.Time
+}
+
+// write has the writer run f, and returns once what f did is on the disk, or nothing is.
+func (s *Store) write(ctx context.Context, f func(*writer) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c := &change{run: f, done: make(chan error, 1)}
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return ledger.ErrClosed
+	}
+	s.queue = append(s.queue, c)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		if c.state.CompareAndSwap(waiting, abandoned) {
+			return ctx.Err()
+		}
+		return <-c.done
+	}
+}
+
+// loop is the store's goroutine.
+func (s *Store) loop() {
+	defer close(s.done)
+	for {
+		<-s.wake
+		for s.waiting() {
+			s.batch()
+		}
+		s.mu.Lock()
+		closing := s.closing
+		s.mu.Unlock()
+		if closing {
+			return
+		}
+	}
+}
+
+// waiting tells whether somebody waits, and gives up on those who do not. On closing, nobody does.
+func (s *Store) waiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.queue[:0]
+	for _, c := range s.queue {
+		switch {
+		case c.state.Load() == abandoned:
+		case s.closing:
+			if c.state.CompareAndSwap(waiting, taken) {
+				c.done <- ledger.ErrClosed
+			}
+		default:
+			kept = append(kept, c)
+		}
+	}
+	clear(s.queue[len(kept):])
+	s.queue = kept
+	return len(kept) > 0
+}
+
+// take takes what waits, up to a batch.
+func (s *Store) take() []*change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var batch []*change
+	n := 0
+	for _, c := range s.queue {
+		if len(batch) == maxBatch {
+			break
+		}
+		n++
+		if c.state.CompareAndSwap(waiting, taken) {
+			batch = append(batch, c)
+		}
+	}
+	rest := copy(s.queue, s.queue[n:])
+	clear(s.queue[rest:])
+	s.queue = s.queue[:rest]
+	return batch
+}
+
+// batch commits what waits in one transaction.
+func (s *Store) batch() {
+	if err := s.broken(); err != nil {
+		answer(s.take(), err)
+		return
+	}
+	if _, err := s.writer.exec(`BEGIN IMMEDIATE`); err != nil {
+		if !isBusy(err) { // otherwise: another process writes; whoever may wait longer does
+			answer(s.take(), s.failed(err))
+		}
+		return
+	}
+	changes := s.take()
+	results := make([]error, len(changes))
+	var err error
+	for i, c := range changes {
+		if results[i], err = s.writer.inSavepoint(c.run); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		_, err = s.writer.exec(`COMMIT`)
+	}
+	switch {
+	case err == nil:
+		for i, c := range changes {
+			c.done <- results[i]
+		}
+		s.writer.commits++
+		s.checkpoint(false)
+	case len(changes) == 1:
+		answer(changes, s.abort(err))
+	default:
+		if s.abort(err); s.broken() != nil {
+			answer(changes, s.broken())
+			return
+		}
+		for _, c := range changes {
+			s.alone(c)
+		}
+	}
+}
+
+func answer(changes []*change, err error) {
+	for _, c := range changes {
+		c.done <- err
+	}
+}
+
+// alone commits one change in a transaction of its own. It has been taken: it waits for other
+// processes as long as need be, but not beyond Close.
+func (s *Store) alone(c *change) {
+	for {
+		err := s.broken()
+		if err == nil {
+			_, err = s.writer.exec(`BEGIN IMMEDIATE`)
+		}
+		if err != nil && isBusy(err) && !s.isClosing() {
+			continue
+		}
+		if err != nil {
+			c.done <- s.failed(err)
+			return
+		}
+		break
+	}
+	result, err := s.writer.inSavepoint(c.run)
+	if err == nil {
+		_, err = s.writer.exec(`COMMIT`)
+	}
+	if err != nil {
+		result = s.abort(err)
+	}
+	c.done <- result
+}
+
+// inSavepoint runs a change. The first error is the change's own, and undone; the second one means
+// that the transaction is no good.
+func (w *writer) inSavepoint(run func(*writer) error) (result, fatal error) {
+	if _, err := w.exec(`SAVEPOINT change`); err != nil {
+		return nil, err
+	}
+	if result = run(w); result != nil {
+		if code := codeOf(result); code != 0 && code != sqlite3.SQLITE_CONSTRAINT {
+			return nil, result
+		}
+		w.claims = -1
+		if _, err := w.exec(`ROLLBACK TO change`); err != nil {
+			return nil, err
+		}
+	}
+	_, fatal = w.exec(`RELEASE change`)
+	return result, fatal
+}
+
+// abort ends a transaction that failed, if SQLite has not done so.
+func (s *Store) abort(cause error) error {
+	s.writer.claims = -1
+	// There may be no transaction any more: SQLite ends it itself after some errors. What matters is
+	// that there is none from here on, and BEGIN tells.
+	_, _ = s.writer.exec(`ROLLBACK`)
+	return s.failed(cause)
+}
+
+// failed explains an error, and remembers one after which nothing is certain any more.
+func (s *Store) failed(err error) error {
+	code := codeOf(err)
+	err = explain(s.path, err)
+	switch code {
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		s.mu.Lock()
+		if s.brokenBy == nil {
+			s.brokenBy = err
+		}
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// broken is why the store takes no changes any more, nil while it does.
+func (s *Store) broken() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.brokenBy
+}
+
+func (s *Store) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
+// How the write-ahead log is kept short. SQLite begins it anew once all of it is in the database file
+// and no reader needs it. PASSIVE copies what it can and waits for nobody. Where readers overlap all
+// the time, that moment never comes by itself: RESTART then has new writes wait (at most for SQLite's
+// busy timeout) until the readers of the moment are gone.
+const (
+	lookEvery    = 32       // commits
+	passivePages = 1000     // 4 MiB
+	restartPages = 4 * 1000 // 16 MiB
+	restartPause = 2 * time.Second
+)
+
+// checkpoint works the log off where it has grown.
+func (s *Store) checkpoint(now bool) {
+	w := s.writer
+	if w.commits < lookEvery && !now {
+		return
+	}
+	w.commits = 0
+	pages, done, err := w.walCheckpoint("NOOP")
+	if err == nil && pages-done >= passivePages {
+		pages, done, err = w.walCheckpoint("PASSIVE")
+	}
+	if err == nil && pages >= restartPages && time.Now().After(w.nextRestart) {
+		if _, done, err = w.walCheckpoint("RESTART"); done < pages {
+			w.nextRestart = time.Now().Add(restartPause)
+		}
+	}
+	if err != nil && !isBusy(err) {
+		_ = s.failed(err)
+	}
+}
+
+// walCheckpoint returns how many pages the log has, and how many of them are in the database file.
+func (w *writer) walCheckpoint(mode string) (pages, done int, err error) {
+	var busy int
+	if _, err := w.one(fmt.Sprintf("PRAGMA wal_checkpoint(%s)", mode), nil, &busy, &pages, &done); err != nil {
+		return 0, 0, fmt.Errorf("checkpoint: %w", err)
+	}
+	return pages, done, nil
+}
+
+// Ping implements [ledger.Store]: it goes through the writer, as a change does.
+func (s *Store) Ping(ctx context.Context) error {
+	return s.write(ctx, func(*writer) error { return nil })
+}
+
+// Recover implements [ledger.Store].
+func (s *Store) Recover(ctx context.Context, when time.Time, end func(ledger.Turn, *ledger.Part) (*ledger.Ending, error)) (did ledger.Recovery, err error) {
+	if when.IsZero() {
+		return did, fmt.Errorf("%w: At is not set", ledger.ErrInvalid)
+	}
+	const portion = 100
+	for after, more := int64(0), true; more; {
+		var page ledger.TurnPage
+		var parts []*ledger.Part
+		err := s.snapshot(ctx, func(c *conn) (err error) {
+			page, parts, err = openTurns(ctx, c, after, portion)
+			return err
+		})
+		if err != nil {
+			return did, err
+		}
+		// What a turn's end looks like is asked without any lock. If that fails, those before it are
+		// still committed.
+		endings := make([]*ledger.Ending, 0, len(page.Turns))
+		var stop error
+		for i, t := range page.Turns {
+			var ending *ledger.Ending
+			if end != nil && t.State != ledger.Reserved {
+				if ending, stop = end(t, parts[i]); stop != nil {
+					break
+				}
+			}
+			endings = append(endings, ending)
+		}
+		var unknown []ledger.Turn
+		var released []ledger.TurnRef
+		err = s.write(ctx, func(w *writer) error {
+			unknown, released = nil, nil
+			for i, ending := range endings {
+				saw := &page.Turns[i]
+				t, running, err := w.turn(saw.Ref)
+				if errors.Is(err, ledger.ErrNotFound) || err == nil && t.Version != saw.Version {
+					continue // somebody changed it meanwhile
+				}
+				if err != nil {
+					return err
+				}
+				if t.State == ledger.Reserved {
+					if err := w.forget(&t); err != nil {
+						return err
+					}
+					released = append(released, t.Ref)
+					continue
+				}
+				lost, part, err := t.AfterLoss(running, ending, when, s.conf.Limits)
+				if err != nil {
+					return err
+				}
+				if err := w.change(&lost, nil); err != nil {
+					return err
+				}
+				if err := w.addOutcome(&lost); err != nil {
+					return err
+				}
+				if part != nil {
+					if err := w.endPart(part); err != nil {
+						return err
+					}
+				}
+				unknown = append(unknown, copyOutcome(lost))
+			}
+			return nil
+		})
+		if err != nil {
+			return did, errors.Join(err, stop)
+		}
+		did.Unknown = append(did.Unknown, unknown...)
+		did.Released = append(did.Released, released...)
+		if stop != nil {
+			return did, stop
+		}
+		after, more = page.Next, page.Next > 0
+	}
+	err = s.write(ctx, func(w *writer) error {
+		n, err := w.exec(`UPDATE claims SET state = 'lost', ended_at = ? WHERE state = 'running'`, at(when))
+		did.Lost = int(n)
+		return err
+	})
+	return did, err
+}
+
+// openTurns are turns that are not settled, each with the part that runs or nil.
+func openTurns(ctx context.Context, c *conn, after int64, limit int) (page ledger.TurnPage, parts []*ledger.Part, err error) {
+	err = c.all(ctx, `SELECT `+turnColumns+`, `+partColumnsOrNone+` FROM turns t LEFT JOIN parts p ON p.seq = t.running
+		WHERE t.state <> 'settled' AND t.seq > ? ORDER BY t.seq LIMIT ?`, []any{after, limit}, func(scan func(...any) error) error {
+		var t ledger.Turn
+		var awaiting string
+		var p ledger.Part
+		if err := scan(append(turnTo(&t, &awaiting), partOrNoneTo(&p)...)...); err != nil {
+			return err
+		}
+		page.Turns = append(page.Turns, t)
+		parts = append(parts, partOrNil(&p, t.Ref))
+		return setAwaiting(&page.Turns[len(page.Turns)-1], awaiting)
+	})
+	if len(page.Turns) == limit {
+		page.Next = page.Turns[limit-1].Seq
+	}
+	return page, parts, err
+}
+
+// Sweep implements [ledger.Store].
+func (s *Store) Sweep(ctx context.Context, when time.Time, limit int) (did ledger.Sweeping, err error) {
+	if when.IsZero() || limit < 0 {
+		return did, fmt.Errorf("%w: At is not set, or the limit is negative", ledger.ErrInvalid)
+	}
+	if limit == 0 {
+		limit = 1000
+	}
+	now := at(when)
+	err = s.write(ctx, func(w *writer) error {
+		did = ledger.Sweeping{}
+		left := int64(limit)
+		for _, step := range []struct {
+			count *int
+			sweep string
+			more  string
+		}{
+			{
+				&did.Products,
+				`UPDATE products SET content = NULL, keeping = 'swept' WHERE turn IN
+					(SELECT turn FROM products WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? ORDER BY expires LIMIT ?)`,
+				`SELECT 1 FROM products WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? LIMIT 1`,
+			}, {
+				&did.Parts,
+				`UPDATE ends SET lines = NULL, keeping = 'swept' WHERE part IN
+					(SELECT part FROM ends WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? ORDER BY expires LIMIT ?)`,
+				`SELECT 1 FROM ends WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? LIMIT 1`,
+			}, {
+				&did.Claims,
+				`DELETE FROM claims WHERE seq IN (SELECT seq FROM claims WHERE expires <= ? ORDER BY expires LIMIT ?)`,
+				`SELECT 1 FROM claims WHERE expires <= ? LIMIT 1`,
+			},
+		} {
+			if left > 0 {
+				n, err := w.exec(step.sweep, now, left)
+				if err != nil {
+					return err
+				}
+				*step.count = int(n)
+				left -= n
+				if step.count == &did.Claims {
+					w.claims -= n
+				}
+			}
+			if left == 0 {
+				var one int
+				more, err := w.one(step.more, []any{now}, &one)
+				if err != nil {
+					return err
+				}
+				did.More = did.More || more
+			}
+		}
+		return nil
+	})
+	return did, err
+}
