@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -395,4 +394,4 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-var _ = fmt.Sprint
+func ledgerRef(q doc) ledger.TurnRef { return ledger.TurnRef(q.ref("turn/ref")) }
