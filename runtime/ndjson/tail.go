@@ -333,10 +333,13 @@ func (t *Tail) write() {
 		}
 	}
 	flushEnd := t.orphan
+	deadline, due := t.due()
 	t.begin()
 	l.mu.Unlock()
 
-	t.arm()
+	if due {
+		t.arm(deadline)
+	}
 	var n int
 	var err error
 	for _, s := range vec {
@@ -376,18 +379,29 @@ func (t *Tail) write() {
 	}
 }
 
-// arm sets the write deadline anew, unless it was set so shortly before that it is as good as new.
-func (t *Tail) arm() {
+// due tells whether the write deadline is to be set anew, and to what: not where it was set so shortly
+// before that it is as good as new. Called with the log locked.
+func (t *Tail) due() (deadline time.Time, due bool) {
 	if t.plain {
-		return
+		return deadline, false
 	}
-	timeout := t.log.writeTimeout()
-	var deadline time.Time // none, also where the server around us has set one
-	if at := Now(); timeout > 0 {
+	if timeout := t.log.writeTimeout(); timeout > 0 { // else none, also where the server around us has set one
+		at := Now()
 		if t.armed != 0 && at-t.armed < int64(timeout/16) {
-			return
+			return deadline, false
 		}
 		t.armed, deadline = at, time.Now().Add(timeout)
 	}
-	t.plain = t.conn.SetWriteDeadline(deadline) != nil || timeout < 0
+	return deadline, true
+}
+
+// arm sets the write deadline of a write that has begun. Called without the lock.
+func (t *Tail) arm(deadline time.Time) {
+	err := t.conn.SetWriteDeadline(deadline)
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
+	t.plain = err != nil || deadline.IsZero()
+	if t.gone { // Drop came in between, and it is its deadline that counts
+		_ = t.conn.SetWriteDeadline(time.Unix(1, 0))
+	}
 }
