@@ -421,7 +421,7 @@ func testModel(t *testing.T, open Open, o Options) {
 				"admit":    w.admit,
 				"recover":  w.recover,
 				"sweep":    w.sweep,
-				"":         func(rt *rapid.T) { w.rt = rt; w.compare() },
+				"":         w.glance,
 			})
 			w.finish()
 		})
@@ -436,6 +436,8 @@ type walk struct {
 	m    *model
 	name string
 	now  int
+
+	glances int
 }
 
 func (w *walk) at() time.Time {
@@ -769,31 +771,43 @@ func (w *walk) sweepAt(at time.Time) {
 	w.same("Sweep", got, want)
 }
 
+// glance looks at one turn after each call, whichever the call was about.
+func (w *walk) glance(rt *rapid.T) {
+	w.rt = rt
+	w.glances++
+	w.compareTurn("ABC"[w.glances%3])
+}
+
+func (w *walk) compareTurn(letter byte) {
+	ctx := w.Context()
+	ref := ledger.TurnRef(w.name + ":" + string(letter))
+	got, err := w.s.Turn(ctx, ref)
+	t := w.m.turns[ref]
+	parts, perr := w.s.Parts(ctx, ref)
+	w.said("Parts", perr, nil)
+	if t == nil {
+		w.said("Turn", err, ledger.ErrNotFound)
+		w.same("parts of nothing", parts, []ledger.Part(nil))
+		return
+	}
+	w.said("Turn", err, nil)
+	w.same("turn", got, t.row)
+	w.same("number of parts", len(parts), len(t.parts))
+	for i, p := range t.parts {
+		w.same("part", parts[i], *p)
+	}
+	if t.product != nil {
+		product, err := w.s.Product(ctx, t.product.Ref)
+		w.said("Product", err, nil)
+		w.same("product", product, *t.product)
+	}
+}
+
 // compare looks at everything.
 func (w *walk) compare() {
 	ctx := w.Context()
-	for _, letter := range []string{"A", "B", "C"} {
-		ref := ledger.TurnRef(w.name + ":" + letter)
-		got, err := w.s.Turn(ctx, ref)
-		t := w.m.turns[ref]
-		parts, perr := w.s.Parts(ctx, ref)
-		w.said("Parts", perr, nil)
-		if t == nil {
-			w.said("Turn", err, ledger.ErrNotFound)
-			w.same("parts of nothing", parts, []ledger.Part(nil))
-		} else {
-			w.said("Turn", err, nil)
-			w.same("turn", got, t.row)
-			w.same("number of parts", len(parts), len(t.parts))
-			for i, p := range t.parts {
-				w.same("part", parts[i], *p)
-			}
-			if t.product != nil {
-				product, err := w.s.Product(ctx, t.product.Ref)
-				w.said("Product", err, nil)
-				w.same("product", product, *t.product)
-			}
-		}
+	for _, letter := range []byte("ABC") {
+		w.compareTurn(letter)
 	}
 	got, err := w.s.Session(ctx, w.binding())
 	if w.m.session == nil {
@@ -824,8 +838,9 @@ func (w *walk) compare() {
 	w.same("list", refs, w.m.order)
 }
 
-// finish leaves nothing that the next sequence would come across.
+// finish looks at everything, and leaves nothing that the next sequence would come across.
 func (w *walk) finish() {
+	w.compare()
 	w.recoverAt(clock(w.now))
 	w.sweepAt(clock(w.now + 100_000))
 	w.compare()
