@@ -131,6 +131,9 @@ func reflectDocument(kind wire.Document, value any) *document {
 				})
 			}
 			if values, ok := codeTypes[t]; ok {
+				if len(values) == 1 {
+					return constant(values[0])
+				}
 				return &jsonschema.Schema{Type: "string", Enum: values}
 			}
 			switch t {

@@ -12,7 +12,8 @@ import (
 
 // Append appends the event as one line without its end, and returns the longer slice. It writes the
 // fields that every event has and those of its kind, whatever the others hold; Schema is not looked at.
-// Input and Question are written as they are: they must be JSON, and not hold a line end.
+// Input and Question must be JSON and are written as they are, save that line ends between their values
+// become spaces.
 func (e *Event) Append(dst []byte) []byte {
 	dst = append(dst, `{"schema":"`+string(EventV1)+`","event/ref":`...)
 	dst = appendText(dst, e.EventRef)
@@ -318,12 +319,20 @@ func (u Usage) append(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendRaw appends JSON as it is; null where there is none.
+// appendRaw appends JSON as it is, without line ends, which can only be white space there; null where
+// there is none.
 func appendRaw(dst []byte, raw json.RawMessage) []byte {
 	if len(raw) == 0 {
 		return append(dst, `null`...)
 	}
-	return append(dst, raw...)
+	from := len(dst)
+	dst = append(dst, raw...)
+	for i, c := range dst[from:] {
+		if c == '\n' || c == '\r' {
+			dst[from+i] = ' '
+		}
+	}
+	return dst
 }
 
 // appendText appends a string for a line.

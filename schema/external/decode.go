@@ -543,13 +543,11 @@ func unfitNumber(number []byte, integers bool) phrase {
 	if len(number) < 16 && bytes.IndexByte(number, 'e') < 0 && bytes.IndexByte(number, 'E') < 0 {
 		return nil
 	}
+	if n, whole := scan.Integer(number); integers && whole && (n > maxSafe || n < -maxSafe) {
+		return inSafeRange
+	}
 	if _, err := strconv.ParseFloat(alias(number), 64); err != nil {
 		return inDouble
-	}
-	if integers {
-		if n, whole := scan.Integer(number); whole && (n > maxSafe || n < -maxSafe) {
-			return inSafeRange
-		}
 	}
 	return nil
 }

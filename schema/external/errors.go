@@ -2,7 +2,6 @@ package external
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/backline-dev/backline/schema"
 	"github.com/backline-dev/backline/schema/internal/scan"
@@ -112,15 +111,7 @@ func Explain(kind Document, doc []byte) []schema.Violation {
 	if refusal.Syntax != nil || tooMany(doc) {
 		return refusal.Violations
 	}
-	bySchema := schemaOf(kind).Validate(doc)
-	var violations []schema.Violation
-	for _, v := range allUnfit(kind, doc) {
-		told := slices.ContainsFunc(bySchema, func(s schema.Violation) bool { return s.Pointer == v.Pointer })
-		if !told && len(violations) < schema.MaxViolations {
-			violations = append(violations, v)
-		}
-	}
-	violations = append(violations, bySchema...)
+	violations := append(allUnfit(kind, doc), schemaOf(kind).Validate(doc)...)
 	if len(violations) == 0 {
 		return refusal.Violations
 	}
