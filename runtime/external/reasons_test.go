@@ -158,21 +158,24 @@ func provocations() map[string]provocation {
 			g.engine.WaitAdapters()
 			return r
 		}},
-		"session closed, and it goes on": {ends: "failed/event-stale", send: func(t *testing.T, g *rig) reply {
-			done := g.running(aRequest("turn:1", script(`{"sleep":"400ms"}`, `{"text":"x"}`, `{"block":true}`)))
+		"session closed, and it goes on": {ends: "failed/event-stale", setup: gated, send: func(t *testing.T, g *rig) reply {
+			done := g.running(aRequest("turn:1", script(`{"text":"x"}`, `{"block":true}`)))
 			if w := g.closeSession(); w != "pending" {
 				t.Errorf("session %s", w)
 			}
+			g.open()
 			return <-done
 		}},
-		"session closed, then a candidate": {ends: "failed/event-stale", send: func(t *testing.T, g *rig) reply {
-			done := g.running(aRequest("turn:1", script(`{"sleep":"400ms"}`, action(), `{"block":true}`)))
+		"session closed, then a candidate": {ends: "failed/event-stale", setup: gated, send: func(t *testing.T, g *rig) reply {
+			done := g.running(aRequest("turn:1", script(action(), `{"block":true}`)))
 			g.closeSession()
+			g.open()
 			return <-done
 		}},
-		"session closed, then a tool": {ends: "failed/event-stale", send: func(t *testing.T, g *rig) reply {
-			done := g.running(aRequest("turn:1", script(`{"sleep":"400ms"}`, toolStep)))
+		"session closed, then a tool": {ends: "failed/event-stale", setup: gated, send: func(t *testing.T, g *rig) reply {
+			done := g.running(aRequest("turn:1", script(toolStep)))
 			g.closeSession()
+			g.open()
 			return <-done
 		}},
 		"session closed while suspended": {ends: "refused/session-lost", send: func(t *testing.T, g *rig) reply {
@@ -268,8 +271,8 @@ func TestEveryReasonCodeIsProvoked(t *testing.T) {
 // never run again. What the old process still has to say of it changes nothing.
 func TestATurnWhoseEndNobodySaw(t *testing.T) {
 	t.Parallel()
-	old := newRig(t, nil)
-	q := aRequest("turn:1", script(`{"text":"x"}`, `{"sleep":"100ms"}`, goodUsage))
+	old := newRig(t, gated)
+	q := aRequest("turn:1", script(`{"text":"x"}`, goodUsage))
 	done := old.running(q)
 	g := newRig(t, func(s *setup) { s.conf.Store = old.store }) // recovers
 	r := g.post(q).ends("unknown/unknown")
@@ -277,6 +280,7 @@ func TestATurnWhoseEndNobodySaw(t *testing.T) {
 	if o.Retryability != wire.ReconciliationRequired || o.BudgetCharged != wire.Usage(o.BudgetReserved) {
 		t.Errorf("outcome %+v", o)
 	}
+	old.open()
 	<-done
 	if again := g.post(q); again.body != r.body {
 		t.Errorf("the replay differs:\n%s\n%s", r.body, again.body)

@@ -113,11 +113,11 @@ func TestRacingConflicts(t *testing.T) {
 // the first runs and afterwards.
 func TestFaultG1TheSameKeyWithAnotherBody(t *testing.T) {
 	t.Parallel()
-	g := newRig(t, nil)
-	q := aRequest("turn:1", script(`{"text":"x"}`, `{"sleep":"300ms"}`, goodUsage))
+	g := newRig(t, gated)
+	q := aRequest("turn:1", script(`{"text":"x"}`, goodUsage))
 	refused := aRequest("turn:2", "x").with("passage/no", 9)
 	others := map[string]doc{
-		"a letter":       q.with(input(script(`{"text":"y"}`, `{"sleep":"300ms"}`, goodUsage))...),
+		"a letter":       q.with(input(script(`{"text":"y"}`, goodUsage))...),
 		"the deadline":   q.with("deadline/at", "2998-01-01T00:00:00Z"),
 		"another key":    q.with("idempotency/key", "key:other"),
 		"a refused turn": refused.with("passage/no", 8),
@@ -134,6 +134,7 @@ func TestFaultG1TheSameKeyWithAnotherBody(t *testing.T) {
 		}
 	}
 	check("while it runs")
+	g.open()
 	first := <-done
 	check("after it")
 	if again := g.post(q); again.body != first.body {
@@ -194,8 +195,8 @@ func TestTenReaders(t *testing.T) {
 // Fault B3: a host that closes the connection does not cancel the turn. It may come back.
 func TestFaultB3AHostThatGoesAway(t *testing.T) {
 	t.Parallel()
-	g := newRig(t, nil)
-	q := aRequest("turn:1", script(`{"sleep":"300ms"}`, `{"text":"x"}`, goodUsage))
+	g := newRig(t, gated)
+	q := aRequest("turn:1", script(`{"text":"x"}`, goodUsage))
 	ctx, goAway := context.WithCancel(context.Background())
 	r, err := g.send(ctx, "POST", "turns", q.json())
 	if err != nil {
@@ -207,6 +208,7 @@ func TestFaultB3AHostThatGoesAway(t *testing.T) {
 	}
 	goAway()
 	_ = r.Body.Close()
+	g.open()
 	back := g.post(q).ends("completed/completed")
 	if !strings.HasPrefix(back.body, first) {
 		t.Errorf("who comes back gets\n%s\nafter\n%s", back.body, first)

@@ -156,10 +156,18 @@ const goodUsage = `{"usage":{"max_tokens":3,"max_cost_micros":2,"max_wall_time_m
 type counter struct {
 	adapters.Adapter
 	calls atomic.Int64
+	gate  chan struct{} // if not nil, an adapter that was called waits until it is closed
 }
 
 func (c *counter) Run(ctx context.Context, t *adapters.Turn, w adapters.Writer) error {
 	c.calls.Add(1)
+	if c.gate != nil {
+		select {
+		case <-c.gate:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	return c.Adapter.Run(ctx, t, w)
 }
 
@@ -198,7 +206,13 @@ type setup struct {
 	profile doc
 	binding doc // its digest is set
 	adapter adapters.Adapter
+	gated   bool
 }
+
+// gated has adapters wait, once they are called, until open is called.
+func gated(s *setup) { s.gated = true }
+
+func (g *rig) open() { close(g.adapter.gate) }
 
 func newRig(t testing.TB, change func(*setup)) *rig {
 	t.Helper()
@@ -211,6 +225,9 @@ func newRig(t testing.TB, change func(*setup)) *rig {
 		change(&s)
 	}
 	g.adapter = &counter{Adapter: s.adapter}
+	if s.gated {
+		g.adapter.gate = make(chan struct{})
+	}
 	if s.conf.Store == nil {
 		s.conf.Store = ledger.NewMemory(ledger.MemoryConfig{})
 	}
