@@ -50,8 +50,12 @@ func validDocuments(t testing.TB) map[wire.Document][]string {
 		all[wire.TurnOutcomeV1] = append(all[wire.TurnOutcomeV1], doc)
 	}
 	all[wire.ProductV1] = append(all[wire.ProductV1], strings.NewReplacer(
-		`"artifact/ref": "object-store:sha256:EEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE",`, "", `"retained": true`, `"retained": false`,
+		`"artifact/ref": "object-store:sha256:EEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE",`, "", `"retained": true`, `"retained": false`, `"parent-product/refs": []`, `"parent-product/refs": ["p:1","p:2"]`,
 	).Replace(all[wire.ProductV1][0]))
+	all[wire.ProfileV1] = append(all[wire.ProfileV1], strings.NewReplacer(
+		`"profile/generation"`, `"principal/snapshot-ref":"snapshot:1","profile/generation"`, `"none"
+  ],`, `"text","artifact"],`, `"mediated"`, `"deny-all"`,
+	).Replace(all[wire.ProfileV1][0]))
 	for _, members := range []string{
 		`"kind":"progress","progress/code":"running","progress/current":0,"progress/total":7}`,
 		`"kind":"action-candidate","action/schema":"s","action/digest":"` + digestD + `"}`,
@@ -62,7 +66,14 @@ func validDocuments(t testing.TB) map[wire.Document][]string {
 	} {
 		all[wire.EventV1] = append(all[wire.EventV1], event+members)
 	}
-	all[wire.ClassificationV1] = append(all[wire.ClassificationV1], label,
+	used := ""
+	for _, doc := range all[wire.ClassificationV1] {
+		if strings.Contains(doc, `"one-shot"`) {
+			used = strings.Replace(doc, `"kind": "one-shot"`, `"kind":"one-shot","consumed_at":"2026-04-20T11:00:00Z"`, 1)
+			used = strings.Replace(used, `"rationale"`, `"evidence_ref":"fact:1","rationale"`, 1)
+		}
+	}
+	all[wire.ClassificationV1] = append(all[wire.ClassificationV1], label, used,
 		strings.Replace(label, `{"kind":"local-space","space":"Crisis"}`, `{"kind":"derived","parents":[{"kind":"derived","parents":[{"kind":"ingress","surface":"inac"},{"kind":"local-space","space":"Public"}]},{"kind":"ingress","surface":"federation","peer_ref":"p"}]}`, 1))
 	return all
 }

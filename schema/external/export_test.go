@@ -1,8 +1,8 @@
 package external
 
-// WithoutInput is a copy of a request that does not know the bytes of its input.
-func WithoutInput(r *TurnRequest) *TurnRequest {
+// WithoutBytes is a copy of a request that does not know the bytes that it came in.
+func WithoutBytes(r *TurnRequest) *TurnRequest {
 	c := *r
-	c.input = nil
+	c.body, c.input = nil, nil
 	return &c
 }

@@ -34,7 +34,7 @@ var (
 // use; one that is kept keeps the whole body alive, so clone what is kept. It may be called from
 // several goroutines, as may all functions of this package.
 func ParseTurnRequest(body []byte) (*TurnRequest, error) {
-	r := new(TurnRequest)
+	r := &TurnRequest{body: body}
 	if err := document(body, func(d *decoder) bool { return d.turnRequest(r) }); err != nil {
 		err.Document = TurnRequestV1
 		return nil, err

@@ -32,8 +32,9 @@ type TurnRequest struct {
 	AdmittedAt        DateTime        `json:"admitted/at" jsonschema_description:"When the host admitted the request."`
 	AdmittedBy        PrincipalRef    `json:"admitted/by" jsonschema_description:"Who admitted the request."`
 
-	// input is the value of input/parts as it came; nil in a request that was not parsed.
-	input []byte
+	// body is the request as it came, and input the value of input/parts in it; nil in a request that
+	// was not parsed.
+	body, input []byte
 }
 
 // An InputPart is a piece of text, or an artifact that the host keeps. Only the fields of its kind are

@@ -198,6 +198,20 @@ func compareValue(t tb, kind wire.Document, doc []byte, got any) {
 	if err != nil || string(ours) != "x"+string(canonical) {
 		t.Errorf("AppendCanonical(%q) = %q, %v, want x%q", doc, ours, err, canonical)
 	}
+	if r, ok := got.(*wire.TurnRequest); ok {
+		if ours, err := r.AppendCanonical([]byte("x")); err != nil || string(ours) != "x"+string(canonical) {
+			t.Errorf("the canonical form of the request %q = %q, %v, want x%q", doc, ours, err, canonical)
+		}
+		if ours, err := wire.WithoutBytes(r).AppendCanonical(nil); err != nil || string(ours) != string(canonical) {
+			t.Errorf("the canonical form of the request %q, written anew, = %q, %v, want %q", doc, ours, err, canonical)
+		}
+		asItCame, err := r.DigestInput()
+		anew, err2 := wire.WithoutBytes(r).DigestInput()
+		found, err3 := wire.InputDigest(doc)
+		if err != nil || err2 != nil || err3 != nil || asItCame != anew || asItCame != found {
+			t.Errorf("the digest of the input of %q = %s, %v, and %s, %v, and %s, %v", doc, asItCame, err, anew, err2, found, err3)
+		}
+	}
 	want := empty(kind)
 	if err := jsonv2.Unmarshal(canonical, want); err != nil {
 		t.Fatalf("%s: %q is accepted, but the other decoder says %v", kind, doc, err)
@@ -224,7 +238,7 @@ func compareValue(t tb, kind wire.Document, doc []byte, got any) {
 		got, reread = canonicalInput(t, e), canonicalInput(t, reread.(*wire.Event))
 	}
 	if r, ok := got.(*wire.TurnRequest); ok {
-		got, reread = wire.WithoutInput(r), wire.WithoutInput(reread.(*wire.TurnRequest))
+		got, reread = wire.WithoutBytes(r), wire.WithoutBytes(reread.(*wire.TurnRequest))
 	}
 	if diff := difference(want, got); diff != "" {
 		t.Errorf("%s: %q (-other decoder +parser):\n%s", kind, doc, diff)
