@@ -55,7 +55,7 @@ func (r *Run) report(o *Outcome) {
 	if info.Principal != "" {
 		attrs = append(attrs, slog.String("principal", info.Principal))
 	}
-	if o.Usage.Tokens.Known() {
+	if _, ok := o.Usage.Tokens.Int(); ok { // anything else may be a text of the adapter's
 		attrs = append(attrs, slog.String("tokens", o.Usage.Tokens.String()))
 	}
 	if o.Abandoned {
