@@ -412,3 +412,19 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 func ledgerRef(q doc) ledger.TurnRef { return ledger.TurnRef(q.ref("turn/ref")) }
+
+// serveIn serves one request without a socket, for tests with time of their own.
+func serveIn(t testing.TB, h http.Handler, method, path string, d doc) reply {
+	t.Helper()
+	var body io.Reader
+	if d != nil {
+		body = bytes.NewReader(d.json())
+	}
+	w := httptest.NewRecorder()
+	q := httptest.NewRequestWithContext(context.Background(), method, "/external-runtime/"+path, body)
+	q.Header.Set("Authorization", "Bearer "+operatorToken)
+	h.ServeHTTP(w, q)
+	return reply{t, w.Code, w.Header(), w.Body.String(), nil}
+}
+
+var quiet = slog.New(slog.DiscardHandler)

@@ -126,6 +126,10 @@ func (h *Handler) newTurn(q *request, g *grant) *turn {
 		t.deadline, t.wallFirst = q.at.Add(wall), true
 	}
 	t.spec = q.adapterTurn(t.deadline)
+	t.spec.Continuity = adapters.ContinuityNew
+	if g.session.Open && g.session.Fence == g.fence {
+		t.spec.Continuity = adapters.ContinuitySame
+	}
 	t.out.init(t)
 	return t
 }
@@ -244,9 +248,8 @@ func (t *turn) Run(ctx context.Context, turn *adapters.Turn, w adapters.Writer) 
 	if err := t.openSession(ctx); err != nil {
 		return err
 	}
-	turn.Continuity = adapters.ContinuityNew
-	if len(t.session.Values) > 0 && !t.detached {
-		turn.Continuity = adapters.ContinuitySame
+	if t.detached {
+		turn.Continuity = adapters.ContinuityNew
 	}
 	t.progress(wire.ProgressRunning)
 	stopPoint("calling")
