@@ -106,7 +106,7 @@ func TestLimits(t *testing.T) {
 						t.Errorf("the host is told %q, want it to name %q", why, s)
 					}
 				}
-				if took := time.Since(began); took < short-20*time.Millisecond || took > short+2*time.Second {
+				if took := time.Since(began); took < short-20*time.Millisecond || took > short+patience/2 {
 					t.Errorf("the limit of %v ended the turn after %v", short, took)
 				}
 				if r.text() != tt.text {
@@ -192,9 +192,9 @@ func TestTheClocksStandWhileATurnWaitsForItsSession(t *testing.T) {
 
 func TestTheClocksStandWhileAReaderIsBehind(t *testing.T) {
 	t.Parallel()
-	const idle = 200 * time.Millisecond
+	const idle = 500 * time.Millisecond
 	p := newPlugin(t, plugin.Config{Idle: idle, Adapter: adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
-		for range 100 {
+		for range 30 {
 			if err := w.Text(strings.Repeat("x", 100_000)); err != nil {
 				return err
 			}
@@ -202,8 +202,8 @@ func TestTheClocksStandWhileAReaderIsBehind(t *testing.T) {
 		return nil
 	})})
 	r := mountSmall(t, p).post(t, request{}).started(t)
-	time.Sleep(4 * idle) // the reader's pause
-	if text := r.completed(t); len(text) != 10_000_000 {
+	time.Sleep(3 * idle) // the reader's pause
+	if text := r.completed(t); len(text) != 3_000_000 {
 		t.Errorf("the text has %d bytes", len(text))
 	}
 }
@@ -256,8 +256,8 @@ func TestAnAdapterThatIgnoresItsEndIsAbandoned(t *testing.T) {
 					return nil
 				})})
 			h := mount(t, p, bothVersions).speak(t, version)
-			r := h.post(t, request{turn: "stuck"})
 			began := time.Now()
+			r := h.post(t, request{turn: "stuck"})
 			for r.grammar.Ended() == false {
 				if _, err := r.next(); err != nil {
 					t.Fatal(err)
@@ -357,18 +357,13 @@ func TestASlowReaderIsEndedByTheWriteTimeout(t *testing.T) {
 // A reader that takes something now and then is slow, not stalled.
 func TestAReaderThatTakesALittleKeepsItsTurn(t *testing.T) {
 	t.Parallel()
-	p := newPlugin(t, plugin.Config{WriteTimeout: time.Second, Adapter: adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
-		for range 40 {
-			if err := w.Text(strings.Repeat("x", 10_000)); err != nil {
-				return err
-			}
-		}
-		return nil
+	p := newPlugin(t, plugin.Config{WriteTimeout: 2 * time.Second, Adapter: adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
+		return w.Text(strings.Repeat("x", 600_000)) // one line
 	})})
 	h := mountSmall(t, p)
 	r := h.post(t, request{})
-	r.slowly(16<<10, 100*time.Millisecond) // three seconds in all
-	if text := r.completed(t); len(text) != 400_000 {
+	r.slowly(16<<10, 100*time.Millisecond) // four seconds in all
+	if text := r.completed(t); len(text) != 600_000 {
 		t.Errorf("the text has %d bytes", len(text))
 	}
 }

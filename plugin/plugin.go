@@ -28,6 +28,7 @@ type Plugin struct {
 	conf        Config
 	engine      *runtime.Engine
 	sessions    *session.Cache
+	turns       *lowkey.Handler
 	handler     http.Handler
 	saidTimeout atomic.Bool
 }
@@ -61,7 +62,7 @@ func New(conf Config) (*Plugin, error) {
 	if err != nil {
 		return nil, &ConfigError{err}
 	}
-	turns, err := lowkey.New(lowkey.Config{
+	p.turns, err = lowkey.New(lowkey.Config{
 		Engine:      p.engine,
 		Plugins:     c.Adapters,
 		Tokens:      c.Tokens,
@@ -78,8 +79,8 @@ func New(conf Config) (*Plugin, error) {
 	route := func(path string, h http.HandlerFunc) {
 		m.HandleFunc(c.Prefix+path, p.unread(h)).Methods(http.MethodGet, http.MethodHead)
 	}
-	m.Handle(c.Prefix+c.TurnPath, turns)
-	m.Handle(c.Prefix+c.TurnPath+"/", turns)
+	m.Handle(c.Prefix+c.TurnPath, p.turns)
+	m.Handle(c.Prefix+c.TurnPath+"/", p.turns)
 	route("/healthz", p.serveHealth)
 	route("/readyz", p.serveReady)
 	route("/manifest.json", p.serveManifest)

@@ -196,8 +196,7 @@ var states = []misuse{
 	{"capacity", 503, "as many turns", nil},
 }
 
-func TestRefusalsComeInTheirOrder(t *testing.T) {
-	t.Parallel()
+func TestRefusalsComeInTheirOrder(t *testing.T) { // not parallel: it keeps the machine busy, and others measure time
 	var log logs
 	began, hold := make(chan struct{}), newGate(t)
 	var calls called
@@ -293,8 +292,7 @@ func getStatus(t testing.TB, h *host, path string) int {
 	return r.StatusCode
 }
 
-func TestRefusalsEchoLittleOfTheInput(t *testing.T) {
-	t.Parallel()
+func TestRefusalsEchoLittleOfTheInput(t *testing.T) { // not parallel: it keeps the machine busy, and others measure time
 	_, h := start(t, plugin.Config{Adapter: echo})
 	const long = 5000
 	for _, mark := range []string{"§", "😀", `\u00a7`, `\u0000`, `\"`} {

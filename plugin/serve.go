@@ -95,6 +95,7 @@ func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.S
 		// The last lines are on their way; what is idle is closed.
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
+		p.turns.Wait(end)
 		if err := server.Shutdown(end); err != nil {
 			_ = server.Close() // connections that take nothing
 		}

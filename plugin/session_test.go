@@ -157,8 +157,7 @@ func TestAFailedOrCancelledTurnDoesNotChangeTheConversation(t *testing.T) {
 }
 
 // Fault H2: a cache bounded by entries alone.
-func TestFaultH2SessionsAreBoundedInBytes(t *testing.T) {
-	t.Parallel()
+func TestFaultH2SessionsAreBoundedInBytes(t *testing.T) { // not parallel: it keeps the machine busy, and others measure time
 	const limit = 1 << 20
 	blob := adapters.NewValue[string]("blob")
 	a := adapters.Func(func(_ context.Context, turn *adapters.Turn, w adapters.Writer) error {
@@ -203,7 +202,7 @@ func TestFaultH2SessionsAreBoundedInBytes(t *testing.T) {
 	if got := run("s-99", 0); !strings.HasSuffix(got, fmt.Sprint(" ", 100<<10)) {
 		t.Errorf("the newest session is told %q", got)
 	}
-	for i := range 300 {
+	for i := range 300 / slowness {
 		size := 1<<10 + i*7919%(199<<10)
 		run("changing", size)
 		if got := run("changing", 0); !strings.HasSuffix(got, fmt.Sprint(" ", size)) {
@@ -243,8 +242,7 @@ func TestSessionsAreBoundedInNumber(t *testing.T) {
 }
 
 // Fault H3: shared memory between turns. It means something under the race detector.
-func TestFaultH3WhatAnAdapterGetsIsItsOwn(t *testing.T) {
-	t.Parallel()
+func TestFaultH3WhatAnAdapterGetsIsItsOwn(t *testing.T) { // not parallel: it keeps the machine busy, and others measure time
 	const sessions, turns = 50, 6
 	type notes struct{ Words []string }
 	own := adapters.NewValue[notes]("notes")
@@ -381,7 +379,7 @@ func TestFaultH4TheWaitHasABound(t *testing.T) {
 	receive(t, "the first", began)
 	at := time.Now()
 	why := h.post(t, request{turn: "second"}).failed(t)
-	if took := time.Since(at); took < bound || took > bound+2*time.Second {
+	if took := time.Since(at); took < bound || took > bound+patience/2 {
 		t.Errorf("the wait ended after %v", took)
 	}
 	if !strings.Contains(why, "busy") || !strings.Contains(why, bound.String()) {
@@ -390,17 +388,15 @@ func TestFaultH4TheWaitHasABound(t *testing.T) {
 	if end := e.wait(t, "second"); end.Cause != adapters.CauseSessionBusy || end.Status != "failed" {
 		t.Errorf("the hook is told %s, %s", end.Cause, end.Status)
 	}
-	at = time.Now()
 	h.post(t, request{session: "other", turn: "other"}).completed(t)
-	if took := time.Since(at); took > bound {
-		t.Errorf("another session waited %v", took)
+	if waited := e.wait(t, "other").Waited; waited != 0 {
+		t.Errorf("another session waited %v", waited)
 	}
 	first.close()
 	quiet(t, p)
 }
 
-func TestOneTurnOfASessionAtATimeInOrder(t *testing.T) {
-	t.Parallel()
+func TestOneTurnOfASessionAtATimeInOrder(t *testing.T) { // not parallel: it keeps the machine busy, and others measure time
 	const turns = 30
 	var mu sync.Mutex
 	running := 0

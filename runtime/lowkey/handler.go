@@ -1,6 +1,7 @@
 package lowkey
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -47,6 +48,7 @@ type Handler struct {
 	bodyTimeout time.Duration
 	log         *slog.Logger
 	warnFlush   sync.Once
+	serving     atomic.Int64 // streams that have not ended yet
 }
 
 type plugin struct {
@@ -164,6 +166,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		chunked: r.ProtoMajor == 1 && r.ProtoMinor > 0,
 		shared:  r.ProtoMajor > 1,
 	}
+	h.serving.Add(1)
+	defer c.leave()
 	if c.shared {
 		err = stream.Serve(ctx, c)
 	} else {
@@ -174,6 +178,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if errors.Is(err, runtime.ErrOutgrown) { // it grew between the look-up and here
 		h.refuse(ctx, w, startRefusal(err, turnID))
+	}
+}
+
+// Wait waits until the last line of every stream is on its way, or ctx is done. It is for the end of a
+// server, whose own shutdown does not know of a stream that was ended for an adapter that is stuck.
+func (h *Handler) Wait(ctx context.Context) {
+	for tick := time.NewTicker(time.Millisecond); ; {
+		if h.serving.Load() == 0 || ctx.Err() != nil {
+			tick.Stop()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -226,6 +245,14 @@ type conn struct {
 	shared bool
 
 	crashed bool // a middleware's ResponseWriter panicked
+	left    atomic.Bool
+}
+
+// leave says that the stream has ended.
+func (c *conn) leave() {
+	if c.left.CompareAndSwap(false, true) {
+		c.handler.serving.Add(-1)
+	}
 }
 
 // guard is deferred around what may run a foreign middleware's code on a goroutine of ours, where nobody
@@ -311,7 +338,8 @@ type ownConn struct{ *conn }
 // HangUp ends the response of an adapter that does not return. net/http knows no end of a response but
 // the handler's, so the connection is taken from it.
 func (c ownConn) HangUp() {
-	_ = c.rc.Flush()
+	defer c.leave()
+	_ = c.Flush()
 	raw, _, err := c.rc.Hijack()
 	if err != nil { // a middleware is in the way
 		_ = c.rc.SetWriteDeadline(time.Unix(1, 0))
