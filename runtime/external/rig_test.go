@@ -20,6 +20,7 @@ import (
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/external"
 	"github.com/backline-dev/backline/runtime/ledger"
+	"github.com/backline-dev/backline/schema"
 	wire "github.com/backline-dev/backline/schema/external"
 )
 
@@ -179,6 +180,7 @@ type rig struct {
 	engine  *runtime.Engine
 	store   ledger.Store
 	adapter *counter
+	profile doc
 	logs    *lockedBuffer
 }
 
@@ -224,6 +226,7 @@ func newRig(t testing.TB, change func(*setup)) *rig {
 	if change != nil {
 		change(&s)
 	}
+	g.profile = s.profile
 	g.adapter = &counter{Adapter: s.adapter}
 	if s.gated {
 		g.adapter.gate = make(chan struct{})
@@ -300,7 +303,41 @@ func (g *rig) send(ctx context.Context, method, path string, body []byte, header
 func (g *rig) read(r *http.Response) reply {
 	b, err := io.ReadAll(r.Body)
 	_ = r.Body.Close()
-	return reply{g.t, r.StatusCode, r.Header, string(b), err}
+	answer := reply{g.t, r.StatusCode, r.Header, string(b), err}
+	if err == nil && r.StatusCode == 200 && r.Header.Get("Content-Type") == "application/x-ndjson" {
+		answer.grammatical(g.profile)
+	}
+	return answer
+}
+
+// grammatical holds every stream that a test reads to the contract's order and limits.
+func (r reply) grammatical(profile doc) {
+	r.t.Helper()
+	all := r.events()
+	if len(all) == 0 {
+		r.t.Error("the stream is empty")
+		return
+	}
+	g := wire.Grammar{After: all[0].SeqNo - 1}
+	if profile != nil {
+		var err error
+		if g.Profile, err = wire.ParseProfile(profile.json()); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	wrong := func(vs []schema.Violation) {
+		for _, v := range vs {
+			// A turn may still await what an earlier stream asked for.
+			if all[0].SeqNo == 1 || v.Expected != "a tool request or an operator question before it" {
+				r.t.Errorf("the stream is not grammatical: %s\n%s", v, r.body)
+			}
+		}
+	}
+	lines := strings.SplitAfter(r.body, "\n")
+	for i, e := range all {
+		wrong(g.Next(e, len(lines[i])-1))
+	}
+	wrong(g.End())
 }
 
 func (g *rig) operate(method, path string, body []byte) reply {
