@@ -383,3 +383,28 @@ func TestManyAbandoned(t *testing.T) {
 		}
 	})
 }
+
+// An adapter that returns at the very moment at which it is given up: its host gets the last line
+// whichever of the two comes first.
+func TestAnAdapterThatReturnsAsItsGraceEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		conf := none
+		conf.TurnTimeout = time.Second
+		g := newRig(t, conf)
+		var hosts []*host
+		for i := range 500 {
+			id := fmt.Sprint(i)
+			s := in(id, spec(id, sleep(3*time.Second)))
+			if i%2 == 0 { // so that the end takes its time
+				s.Sink = settlingSink{settle: func(*runtime.Outcome) { time.Sleep(time.Second) }}
+			}
+			hosts = append(hosts, g.send(s))
+		}
+		for i, h := range hosts {
+			<-h.done
+			if h.last() != "end failed turn-timeout" {
+				t.Errorf("host %d has got %q, and Serve = %v", i, h.lines(), h.err)
+			}
+		}
+	})
+}

@@ -352,6 +352,7 @@ func (r *Run) exit() {
 	}
 	if !r.finish(false) { // it was abandoned, and is back now
 		e.abandoned.Add(-1)
+		<-r.rec.log.Sealed() // if only just, the last line is still to come
 	}
 }
 
