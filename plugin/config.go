@@ -48,6 +48,10 @@ type Config struct {
 	// for it came to.
 	Manifest *manifest.Manifest
 
+	// External, if not nil, serves agent.external-runtime beside Lowkey, with the same adapters, tokens
+	// and limits.
+	External *External
+
 	// Listen is the address of [Serve], default [DefaultListen]. An address beyond loopback needs
 	// Tokens, unless Insecure says otherwise.
 	Listen string
@@ -62,7 +66,7 @@ type Config struct {
 	// Insecure lets Serve listen beyond loopback without tokens.
 	Insecure bool
 	// Replicas is how many servers of this plugin run beside each other. Sessions and repeats live in
-	// this process's memory, so more than one gives a warning.
+	// this process's memory, and by default External's ledger too, so more than one gives a warning.
 	Replicas int
 
 	// Sessions, SessionBytes and SessionTTL bound the conversations kept in memory: how many, how large
@@ -199,6 +203,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.External != nil {
+		c.External = c.External.check(&c, wrong)
 	}
 	if len(errs) > 0 {
 		return c, &ConfigError{errors.Join(errs...)}

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -14,9 +13,11 @@ import (
 
 	"github.com/backline-dev/backline/manifest"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/external"
 	"github.com/backline-dev/backline/runtime/lowkey"
 	"github.com/backline-dev/backline/runtime/ndjson"
 	"github.com/backline-dev/backline/runtime/session"
+	externalschema "github.com/backline-dev/backline/schema/external"
 	lowkeyschema "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -29,11 +30,15 @@ type Plugin struct {
 	engine      *runtime.Engine
 	sessions    *session.Cache
 	turns       *lowkey.Handler
+	external    *external.Handler // nil unless Config.External
 	handler     http.Handler
 	saidTimeout atomic.Bool
 }
 
-// New returns a plugin, or a [*ConfigError] that names every wrong field. It starts no goroutine.
+// New returns a plugin, or a [*ConfigError] that names every wrong field. It starts no goroutine. With
+// Config.External it also settles what a process that died left open in the ledger, and reads the
+// admissions: a file that is wrong is a [*ConfigError] that names it, and another error is that of the
+// ledger.
 func New(conf Config) (*Plugin, error) {
 	c, err := conf.withDefaults()
 	if err != nil {
@@ -74,6 +79,12 @@ func New(conf Config) (*Plugin, error) {
 		return nil, &ConfigError{err}
 	}
 
+	if c.External != nil {
+		if err := p.openExternal(); err != nil {
+			return nil, err
+		}
+	}
+
 	// No path is cleaned and nothing redirected: a POST that is redirected loses its body.
 	m := mux.NewRouter().SkipClean(true).UseEncodedPath()
 	route := func(path string, h http.HandlerFunc) {
@@ -85,6 +96,12 @@ func New(conf Config) (*Plugin, error) {
 	route("/readyz", p.serveReady)
 	route("/manifest.json", p.serveManifest)
 	route(lowkeyschema.SchemaPath, serveSchema)
+	if p.external != nil {
+		for _, kind := range externalschema.Values[externalschema.Document]() {
+			route(externalSchemas+externalschema.SchemaFile(kind), serveExternalSchema(kind))
+		}
+		m.PathPrefix(c.Prefix + ExternalPath + "/").Handler(p.externalHandler())
+	}
 	route(probePath, serveProbe)
 	m.NotFoundHandler = p.unread(p.serveNotFound)
 	m.MethodNotAllowedHandler = p.unread(serveMethod)
@@ -105,7 +122,8 @@ func New(conf Config) (*Plugin, error) {
 	return p, nil
 }
 
-// ServeHTTP serves turns at Config.TurnPath, and /healthz, /readyz, /manifest.json and the schemas.
+// ServeHTTP serves turns at Config.TurnPath, /healthz, /readyz, /manifest.json and the schemas, and with
+// Config.External the endpoints below [ExternalPath].
 func (p *Plugin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !p.saidTimeout.Load() {
 		p.lookAtServer(r)
@@ -135,10 +153,16 @@ func (p *Plugin) lookAtServer(r *http.Request) {
 }
 
 // Drain refuses new turns from now on (readiness answers 503) and waits for the running ones to end.
-// When ctx is done, what is left is cancelled, and Drain returns why ctx was done once it has ended.
-func (p *Plugin) Drain(ctx context.Context) error { return p.engine.Drain(ctx) }
+// When ctx is done, what is left is cancelled, and Drain returns why ctx was done once it has ended. Turns
+// of agent.external-runtime that await an observation end as cancelled at once.
+func (p *Plugin) Drain(ctx context.Context) error {
+	if p.external != nil {
+		return p.external.Drain(ctx) // drains the engine too
+	}
+	return p.engine.Drain(ctx)
+}
 
-// Stats are a plugin's counts at one moment.
+// Stats are a plugin's counts at one moment, over all protocols.
 type Stats struct {
 	Turns    runtime.Stats
 	Sessions session.Stats
@@ -164,9 +188,14 @@ const unreadTimeout = time.Second
 
 func (p *Plugin) serveHealth(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") }
 
-func (p *Plugin) serveReady(w http.ResponseWriter, _ *http.Request) {
+func (p *Plugin) serveReady(w http.ResponseWriter, r *http.Request) {
 	if p.engine.Draining() {
 		answer(w, http.StatusServiceUnavailable, "draining")
+		return
+	}
+	if err := p.storeReady(r.Context()); err != nil {
+		p.conf.Logger.Debug("the ledger is not ready", "error", err)
+		answer(w, http.StatusServiceUnavailable, "the ledger takes no facts")
 		return
 	}
 	answer(w, http.StatusOK, "ready")
@@ -205,7 +234,11 @@ func serveSchema(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (p *Plugin) serveNotFound(w http.ResponseWriter, r *http.Request) {
-	answer(w, http.StatusNotFound, fmt.Sprintf("nothing is served here; turns are sent with POST to %s", p.conf.Prefix+p.conf.TurnPath))
+	turns := p.conf.Prefix + p.conf.TurnPath
+	if p.external != nil {
+		turns += " or " + p.conf.Prefix + ExternalPath + "/turns"
+	}
+	answer(w, http.StatusNotFound, "nothing is served here; turns are sent with POST to "+turns)
 }
 
 func serveMethod(w http.ResponseWriter, _ *http.Request) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -18,6 +19,7 @@ var ErrKilled = errors.New("ended by a second signal")
 
 // Serve hosts the plugin until ctx is done or the process gets SIGINT or SIGTERM, then drains: readiness
 // answers 503 and new turns are refused, running ones have Config.Drain to end, what is left is cancelled.
+// SIGHUP reads the directory of [External.Admissions] again, where there is one.
 // It returns nil after a drain, [ErrKilled] after a second signal, a [*ConfigError] where conf is wrong,
 // and otherwise why the server could not run.
 func Serve(ctx context.Context, conf Config) error {
@@ -43,6 +45,7 @@ func (p *Plugin) ListenAndServe(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
+	defer p.reloading(ctx)()
 	if p.conf.OnListen != nil {
 		p.conf.OnListen(ln.Addr())
 	}
@@ -71,6 +74,12 @@ func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.S
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
+
+	sweeping, stopSweeping := context.WithCancel(context.WithoutCancel(ctx))
+	var upkeep sync.WaitGroup
+	upkeep.Go(func() { p.upkeep(sweeping) })
+	defer upkeep.Wait()
+	defer stopSweeping()
 
 	select {
 	case err := <-failed:

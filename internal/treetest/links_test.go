@@ -13,6 +13,7 @@ var pluginModules = map[string]string{
 	"github.com/gorilla/mux":                   "routes",
 	"github.com/hashicorp/golang-lru/v2":       "the core of the session cache",
 	"github.com/santhosh-tekuri/jsonschema/v5": "explains a refused request, violation by violation",
+	"github.com/gowebpki/jcs":                  "canonical JSON numbers, as ECMAScript writes them",
 	"github.com/go-json-experiment/json":       "keeps the bytes and the order of documents that come rarely",
 }
 
