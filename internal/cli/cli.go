@@ -214,6 +214,7 @@ The command line wins. Exit codes: 0 fine, 1 the thing checked or run failed, 2 
 		a.validateCommand(),
 		a.schemaCommand(),
 		a.manifestCommand(),
+		a.ledgerCommand(),
 		a.versionCommand(),
 	)
 	help := root.HelpFunc()

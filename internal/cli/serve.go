@@ -83,6 +83,9 @@ type serveFlags struct {
 	authToken                  *secret
 	insecure                   *bool
 	replicas                   *int
+	store                      *storeName
+	admissions                 *string
+	operatorToken              *secret
 
 	sessions     *int
 	sessionBytes *int64
@@ -110,6 +113,9 @@ func (f *serveFlags) add(fs *pflag.FlagSet) {
 	f.authToken = secretFlag(fs, "auth-token", "the bearer `token` that hosts must send, at least 16 bytes")
 	f.insecure = fs.Bool("insecure", false, "listen beyond loopback without a token")
 	f.replicas = countFlag(fs, "replicas", 1, "how many servers of this plugin run beside each other; more than one brings a warning, since each keeps its own sessions")
+	f.store = storeFlag(fs, "where the turns of agent.external-runtime are recorded: in memory, or in a file that outlives the server")
+	f.admissions = fs.String("admissions", "", "admit the profiles and bindings in this `directory`, one in each .json file, at the start and on SIGHUP")
+	f.operatorToken = secretFlag(fs, "operator-token", "the bearer `token` for admitting and revoking profiles and bindings over HTTP, at least 16 bytes")
 
 	f.sessions = countFlag(fs, "sessions", 4096, "the most sessions kept in memory; 0 is no limit")
 	f.sessionBytes = sizeFlag(fs, "session-bytes", 256<<20, "the most memory for sessions; 0 is no limit")
@@ -138,13 +144,18 @@ func (a *app) serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Host one plugin",
 		Long: `Serve hosts one plugin: it listens for the turns of a platform, and streams back what the adapter says.
+Platforms are Lowkey, and any host of agent.external-runtime: what these may run is what an operator has
+admitted, by --admissions or with the operator's token.
 
 On start it prints the addresses, and a curl line that runs a turn. SIGTERM and SIGINT drain: new turns
 are refused, running ones have --drain to end, then the exit code is 0. A second signal ends at once.
 
 With --adapter scripted, ` + scriptExit + `=1 in the environment allows scripts to end the server.`,
 		Example: `  # Behind Lowkey on another machine, with a token and a limit of ten minutes for a turn.
-  backline serve --listen :8787 --auth-token-file token.txt --turn-timeout 10m`,
+  backline serve --listen :8787 --auth-token-file token.txt --turn-timeout 10m
+
+  # Behind Orbiplex, with what is admitted in a directory and a ledger that outlives the server.
+  backline serve --admissions admitted --store sqlite:turns.db`,
 		Args: takes(0, 0, ""),
 		RunE: a.runs(func(ctx context.Context, _ []string) error { return a.serve(ctx, &f) }),
 	}
@@ -196,6 +207,12 @@ func (a *app) config(f *serveFlags) (plugin.Config, error) {
 		conf.Tokens = map[string]string{"default": token}
 	}
 
+	operator, err := a.read(f.operatorToken)
+	if err != nil {
+		return conf, err
+	}
+	conf.External = &plugin.External{Admissions: *f.admissions, OperatorToken: operator}
+
 	conf.ID = id
 	conf.Adapter = a.newAdapter(*f.adapter)
 	conf.Listen = *f.listen
@@ -241,18 +258,30 @@ func (a *app) logger(format, level string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.err, options))
 }
 
-func (a *app) serve(ctx context.Context, f *serveFlags) error {
+func (a *app) serve(ctx context.Context, f *serveFlags) (err error) {
 	conf, err := a.config(f)
 	if err != nil {
 		return err
 	}
+	store, err := f.store.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { // after the drain
+		if closeErr := store.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	conf.External.Store = store
 	var p *plugin.Plugin
-	conf.OnListen = func(addr net.Addr) { a.announce(p, f, conf.ID, addr) }
-	if p, err = plugin.New(conf); err != nil {
+	conf.OnListen = func(addr net.Addr) { a.announce(p, f, &conf, addr) }
+	var wrong *plugin.ConfigError
+	if p, err = plugin.New(conf); errors.As(err, &wrong) {
 		return &usageError{err}
+	} else if err != nil {
+		return err
 	}
 	err = p.ListenAndServe(ctx)
-	var wrong *plugin.ConfigError
 	switch {
 	case errors.As(err, &wrong) && len(conf.Tokens) == 0 && !conf.Insecure:
 		return usagef("listening on %s without a token lets anybody run turns: give --auth-token-file FILE, or listen on 127.0.0.1, or say --insecure if that is meant", conf.Listen)
@@ -268,6 +297,8 @@ type addresses struct {
 	Adapter  string `json:"adapter"`
 	Listen   string `json:"listen"`
 	Turns    string `json:"turns"`
+	External string `json:"external"`
+	Store    string `json:"store"`
 	Healthz  string `json:"healthz"`
 	Readyz   string `json:"readyz"`
 	Manifest string `json:"manifest"`
@@ -277,7 +308,7 @@ type addresses struct {
 }
 
 // announce prints where the server is and how to try it.
-func (a *app) announce(p *plugin.Plugin, f *serveFlags, pluginID string, addr net.Addr) {
+func (a *app) announce(p *plugin.Plugin, f *serveFlags, conf *plugin.Config, addr net.Addr) {
 	reach := reachable(addr)
 	base := "http://" + reach
 	auth, prefix, chatFlags := "", "", ""
@@ -294,15 +325,17 @@ func (a *app) announce(p *plugin.Plugin, f *serveFlags, pluginID string, addr ne
 		prefix = envName("token") + `="$` + envName("auth-token") + `" `
 	}
 	where := addresses{
-		Plugin:   pluginID,
+		Plugin:   conf.ID,
 		Adapter:  *f.adapter,
 		Listen:   addr.String(),
 		Turns:    p.TurnURL(reach),
+		External: p.ExternalURL(reach) + "/turns",
+		Store:    f.store.String(),
 		Healthz:  base + "/healthz",
 		Readyz:   base + "/readyz",
 		Manifest: base + "/manifest.json",
 		Schema:   base + wire.SchemaPath,
-		Curl:     curlLine(p.TurnURL(reach), pluginID, auth),
+		Curl:     curlLine(p.TurnURL(reach), conf.ID, auth),
 		Chat:     prefix + a.self() + " chat " + base + chatFlags,
 	}
 	if *f.json {
@@ -312,6 +345,7 @@ func (a *app) announce(p *plugin.Plugin, f *serveFlags, pluginID string, addr ne
 	_, _ = fmt.Fprintf(a.out, `Plugin %s, answered by the %s adapter, listens on %s.
 
   turns     %s
+  external  %s
   alive     %s
   ready     %s
   manifest  %s
@@ -325,7 +359,11 @@ Or hold a conversation:
 
   %s
 
-`, visible(strconv.Quote(where.Plugin)), where.Adapter, where.Listen, where.Turns, where.Healthz, where.Readyz, where.Manifest, where.Schema, where.Curl, where.Chat)
+`, visible(strconv.Quote(where.Plugin)), where.Adapter, where.Listen, where.Turns, where.External, where.Healthz, where.Readyz, where.Manifest, where.Schema, where.Curl, where.Chat)
+	if *f.admissions == "" && conf.External.OperatorToken == "" {
+		_, _ = fmt.Fprint(a.out, "Turns of agent.external-runtime are refused, since nothing is admitted: give --admissions DIR, or\n"+
+			"--operator-token-file FILE and admit over HTTP.\n\n")
+	}
 	if f.authToken.value != "" {
 		_, _ = fmt.Fprintf(a.out, "Both take the token from %s in your shell's environment.\n\n", envName("auth-token"))
 	}

@@ -14,6 +14,9 @@ import (
 // modulePath is the path of Backline's own module.
 const modulePath = "github.com/backline-dev/backline"
 
+// externalVersion is the version of the agent.external-runtime documents (their names end in ".v1").
+const externalVersion = 1
+
 type versions struct {
 	Version   string           `json:"version"`
 	Revision  string           `json:"revision,omitempty"`
@@ -28,7 +31,7 @@ func thisVersion() versions {
 		Version:   "(unknown)",
 		Go:        goruntime.Version(),
 		Platform:  goruntime.GOOS + "/" + goruntime.GOARCH,
-		Protocols: map[string][]int{"lowkey": {wire.ProtocolVersion}},
+		Protocols: map[string][]int{"lowkey": {wire.ProtocolVersion}, "external-runtime": {externalVersion}},
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -70,7 +73,7 @@ func (a *app) versionCommand() *cobra.Command {
 		if *asJSON {
 			return a.printJSON(v)
 		}
-		_, err := fmt.Fprintf(a.out, "backline  %s\ngo        %s %s\nlowkey    external turn protocol %d\n", v.Version, v.Go, v.Platform, wire.ProtocolVersion)
+		_, err := fmt.Fprintf(a.out, "backline  %s\ngo        %s %s\nlowkey    external turn protocol %d\norbiplex  agent.external-runtime %d\n", v.Version, v.Go, v.Platform, wire.ProtocolVersion, externalVersion)
 		return err
 	})
 	return cmd
