@@ -194,7 +194,7 @@ func TestAllocationsPerEvent(t *testing.T) {
 			}
 			var allocs float64
 			s := benchSpec(adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
-				const events = 100 // each memory segment of the log is shared by many
+				const events = 50 // each memory segment of the log is shared by many
 				run := func() {
 					for range events {
 						if pause { // longer than what counts as a burst
@@ -227,7 +227,7 @@ func TestAllocationsPerTurn(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates")
 	}
-	const most = 26
+	const most = 28
 	e := benchEngine(t, nil, -1)
 	s, c := benchSpec(fiveChunks), &sinkhole{}
 	s.Session = session.Key{Plugin: "muse", Handle: "s"}
