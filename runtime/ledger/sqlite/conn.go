@@ -35,6 +35,7 @@ func pragmas(readOnly bool) []string {
 		"wal_autocheckpoint = 0", // the writer does it, between two commits
 		"journal_size_limit = 67108864",
 		"cache_size = -16384",
+		"temp_store = MEMORY", // savepoints keep what they may take back in memory, not in a file
 		"recursive_triggers = 0",
 	)
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -34,6 +35,11 @@ type Store struct {
 	db     *sql.DB // nil where the caller closes it
 	wake   chan struct{}
 	done   chan struct{} // closed when the writer is gone
+
+	copier   *conn
+	copyWake chan struct{} // has room for one; only the writer sends
+	copyDone chan struct{} // closed when the copier is gone
+	copying  atomic.Bool
 
 	closeOnce sync.Once
 	closeErr  error
@@ -93,7 +99,7 @@ func Open(ctx context.Context, path string, conf Config) (_ *Store, err error) {
 
 // New opens the ledger behind a handle of the driver modernc.org/sqlite, and takes it as [Open] does.
 // A database without any table becomes a ledger. The store sets what it needs on connections of its
-// own, which it keeps until it is closed, and the handle must allow them: [Config.Readers] plus 1. The
+// own, which it keeps until it is closed, and the handle must allow them: [Config.Readers] plus 2. The
 // caller closes the handle after the store.
 func New(ctx context.Context, db *sql.DB, conf Config) (_ *Store, err error) {
 	var path string
@@ -163,7 +169,9 @@ func (s *Store) Close() error {
 		default:
 		}
 		<-s.done
-		errs := []error{s.pool.close(), s.writer.close()}
+		close(s.copyWake)
+		<-s.copyDone
+		errs := []error{s.pool.close(), s.copier.close(), s.writer.close()}
 		if s.db != nil {
 			errs = append(errs, s.db.Close())
 		}
@@ -311,8 +319,8 @@ func start(ctx context.Context, db *sql.DB, path string, lock *sql.DB, conf Conf
 	if conf.Readers < 1 {
 		return nil, fmt.Errorf("ledger: Readers is %d, want at least 1", conf.Readers)
 	}
-	if max := db.Stats().MaxOpenConnections; max > 0 && max < conf.Readers+1 {
-		return nil, fmt.Errorf("ledger %s: the handle allows %d connections, and the store needs %d", path, max, conf.Readers+1)
+	if max := db.Stats().MaxOpenConnections; max > 0 && max < conf.Readers+2 {
+		return nil, fmt.Errorf("ledger %s: the handle allows %d connections, and the store needs %d", path, max, conf.Readers+2)
 	}
 	var conns []*conn
 	defer func() {
@@ -348,7 +356,8 @@ func start(ctx context.Context, db *sql.DB, path string, lock *sql.DB, conf Conf
 	if err := w.look(); err != nil {
 		return nil, explain(path, err)
 	}
-	s := &Store{conf: conf, writer: w, lock: lock, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	s := &Store{conf: conf, writer: w, lock: lock, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		copyWake: make(chan struct{}, 1), copyDone: make(chan struct{})}
 	var readers []*conn
 	for range conf.Readers {
 		r, err := open(true)
@@ -358,7 +367,11 @@ func start(ctx context.Context, db *sql.DB, path string, lock *sql.DB, conf Conf
 		readers = append(readers, r)
 	}
 	s.pool = newPool(path, readers)
+	if s.copier, err = open(false); err != nil {
+		return nil, err
+	}
 	go s.loop()
+	go s.copyLog()
 	return s, nil
 }
 

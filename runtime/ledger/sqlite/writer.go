@@ -43,7 +43,7 @@ type writer struct {
 	*conn
 	turnSeq, partSeq int64 // the highest ones in use, or used before
 	claims           int64 // how many there are, negative for unknown
-	commits          int   // since the last look at the log
+	changes          int   // since the last look at the log
 	nextRestart      time.Time
 }
 
@@ -162,8 +162,7 @@ func (s *Store) batch() {
 		for i, c := range changes {
 			c.done <- results[i]
 		}
-		s.writer.commits++
-		s.checkpoint(false)
+		s.checkpoint(len(changes))
 	case len(changes) == 1:
 		answer(changes, s.abort(err))
 	default:
@@ -266,45 +265,62 @@ func (s *Store) isClosing() bool {
 	return s.closing
 }
 
-// How the write-ahead log is kept short. SQLite begins it anew once all of it is in the database file
-// and no reader needs it. PASSIVE copies what it can and waits for nobody. Where readers overlap all
-// the time, that moment never comes by itself: RESTART then has new writes wait (at most for SQLite's
-// busy timeout) until the readers of the moment are gone.
+// How the write-ahead log is kept short. While turns go on, another goroutine copies what is in the log
+// into the database file (PASSIVE: it waits for nobody and nobody for it). SQLite begins the log anew
+// once all of it is copied and no reader needs it, but while turns go on that moment never comes by
+// itself: there is always a little more. So from some length on the writer copies the rest itself, which
+// is then short. Where readers overlap all the time, even that is not enough: RESTART has the next
+// changes wait, at most for the busy timeout, until the readers of the moment are gone.
 const (
-	lookEvery    = 32       // commits
-	passivePages = 1000     // 4 MiB
-	restartPages = 4 * 1000 // 16 MiB
+	lookAfter    = 128      // changes
+	copyPages    = 1000     // 4 MiB
+	restartPages = 8 * 1000 // 32 MiB
 	restartPause = 2 * time.Second
 )
 
-// checkpoint works the log off where it has grown.
-func (s *Store) checkpoint(now bool) {
+// checkpoint looks at the log after some changes, and has it worked off.
+func (s *Store) checkpoint(changes int) {
 	w := s.writer
-	if w.commits < lookEvery && !now {
+	if w.changes += changes; w.changes < lookAfter || s.copying.Load() {
 		return
 	}
-	w.commits = 0
-	pages, done, err := w.walCheckpoint("NOOP")
-	if err == nil && pages-done >= passivePages {
-		pages, done, err = w.walCheckpoint("PASSIVE")
-	}
-	if err == nil && pages >= restartPages && time.Now().After(w.nextRestart) {
-		if _, done, err = w.walCheckpoint("RESTART"); done < pages {
-			w.nextRestart = time.Now().Add(restartPause)
+	w.changes = 0
+	pages, copied, err := w.walCheckpoint("NOOP")
+	switch {
+	case err != nil:
+	case pages >= restartPages:
+		if pages, copied, err = w.walCheckpoint("PASSIVE"); err == nil && copied < pages && time.Now().After(w.nextRestart) {
+			if _, copied, err = w.walCheckpoint("RESTART"); copied < pages {
+				w.nextRestart = time.Now().Add(restartPause)
+			}
 		}
+	case pages-copied >= copyPages:
+		s.copying.Store(true)
+		s.copyWake <- struct{}{}
 	}
 	if err != nil && !isBusy(err) {
 		_ = s.failed(err)
 	}
 }
 
+// copyLog is the goroutine that copies the log while turns go on. It ends when copyWake is closed.
+func (s *Store) copyLog() {
+	defer close(s.copyDone)
+	for range s.copyWake {
+		if _, _, err := s.copier.walCheckpoint("PASSIVE"); err != nil && !isBusy(err) {
+			_ = s.failed(err)
+		}
+		s.copying.Store(false)
+	}
+}
+
 // walCheckpoint returns how many pages the log has, and how many of them are in the database file.
-func (w *writer) walCheckpoint(mode string) (pages, done int, err error) {
+func (c *conn) walCheckpoint(mode string) (pages, copied int, err error) {
 	var busy int
-	if _, err := w.one(fmt.Sprintf("PRAGMA wal_checkpoint(%s)", mode), nil, &busy, &pages, &done); err != nil {
+	if _, err := c.one(fmt.Sprintf("PRAGMA wal_checkpoint(%s)", mode), nil, &busy, &pages, &copied); err != nil {
 		return 0, 0, fmt.Errorf("checkpoint: %w", err)
 	}
-	return pages, done, nil
+	return pages, copied, nil
 }
 
 // Ping implements [ledger.Store]: it goes through the writer, as a change does.
