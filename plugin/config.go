@@ -186,9 +186,6 @@ func (c Config) withDefaults() (Config, error) {
 			wrong("Tokens: the token %q is shorter than %d bytes: use a long random one", name, minToken)
 		}
 	}
-	if c.HostGone < 0 {
-		wrong("HostGone is %v, want 0 (cancel at once) or a positive time", c.HostGone)
-	}
 	if c.IdleConn == 0 {
 		c.IdleConn = 2 * time.Minute
 	}
