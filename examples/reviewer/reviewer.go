@@ -20,7 +20,7 @@ func review(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
 	if err := w.Status("reading the draft"); err != nil {
 		return err
 	}
-	d := read(turn.Message)
+	d := look(turn.Message)
 	steps := int64(1)
 
 	facts := "there is no number in it that would need a source."
@@ -108,7 +108,7 @@ type draft struct {
 	claims    []string // sentences with a number, cut short; the first few
 }
 
-func read(text string) draft {
+func look(text string) draft {
 	const most = 8 // a request to the host has its limits
 	d := draft{words: len(strings.Fields(text))}
 	for _, s := range sentences(text) {

@@ -87,7 +87,7 @@ func TestNothingToReview(t *testing.T) {
 	}
 }
 
-func TestRead(t *testing.T) {
+func TestLook(t *testing.T) {
 	t.Parallel()
 	turn := adaptertest.NewTurn("Wer war Zoë?\r\nNobody, v1.2 says!  And")
 	turn.Attachments = []adapters.Attachment{{Ref: "artifact:1"}}
