@@ -83,10 +83,10 @@ func TestLoneSurrogate(t *testing.T) {
 		`\ud83d`: 0, `\ude00`: 0, `ab\ud83dx`: 2, `\ud83d\u0041`: 0, `\ud83d\ud83d\ude00`: 0, `\ude00\ud83d`: 0, `\ud83d\ude00\ude00`: 12,
 		`\ud83d\\ude00`: 0, `\ud83d\n`: 0, `\\\ud83d`: 2, `\ud83d\ude00x\udbff`: 13,
 	} {
-		if end, escaped, f := scan.String([]byte(raw+`"`), 0); f != scan.OK || end != len(raw) || escaped != strings.Contains(raw, `\`) {
+		if end, escaped, f := String([]byte(raw+`"`), 0); f != OK || end != len(raw) || escaped != strings.Contains(raw, `\`) {
 			t.Fatalf("%s: %d, %v, %v", raw, end, escaped, f)
 		}
-		if got := scan.LoneSurrogate([]byte(raw)); got != want {
+		if got := LoneSurrogate([]byte(raw)); got != want {
 			t.Errorf("LoneSurrogate(%s) = %d, want %d", raw, got, want)
 		}
 	}
