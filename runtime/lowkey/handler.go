@@ -165,6 +165,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w: w, rc: rc, handler: h,
 		chunked: r.ProtoMajor == 1 && r.ProtoMinor > 0,
 		shared:  r.ProtoMajor > 1,
+		repeat:  stream.Repeat != runtime.First,
 	}
 	h.serving.Add(1)
 	defer c.leave()
@@ -244,6 +245,9 @@ type conn struct {
 	// nothing is being written. So it must not be left in place while the turn is silent.
 	shared bool
 
+	// The stream of a repeat may come in one piece, to which net/http would give a Content-Length.
+	repeat bool // and nothing was written yet
+
 	crashed bool // a middleware's ResponseWriter panicked
 	left    atomic.Bool
 }
@@ -273,6 +277,10 @@ const writePiece = 32 << 10
 
 func (c *conn) Write(p []byte) (n int, err error) {
 	defer c.guard(&err)
+	if c.repeat {
+		c.repeat = false
+		_ = c.rc.Flush() // the header; Flush below tells of writers that cannot
+	}
 	for {
 		piece := p[n:min(n+writePiece, len(p))]
 		c.arm()
