@@ -44,8 +44,10 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *pro
 	default:
 		return fail(http.StatusUnsupportedMediaType, "encoding", "The Content-Encoding is %s, expected gzip or none.", excerpt(e))
 	}
-	const first = 512 << 10 // allocated on the word of a Content-Length alone
-	size := min(max(r.ContentLength, 4<<10-1), first)
+	size := int64(4 << 10)
+	if src == r.Body && r.ContentLength >= 0 {
+		size = min(r.ContentLength, 512<<10) // no more is allocated on the word of a Content-Length alone
+	}
 	buf := make([]byte, 0, size+1) // one more, so that the end is seen without growing
 	for {
 		if int64(len(buf)) > limit {

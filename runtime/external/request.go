@@ -2,8 +2,6 @@ package external
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"net/http"
 	"slices"
@@ -22,6 +20,7 @@ type request struct {
 	body              string
 	at                time.Time // when it came
 	deadline          time.Time
+	label             []byte // the canonical classification
 
 	// Copies, since they outlive the body.
 	turn    wire.TurnRef
@@ -40,18 +39,19 @@ func parse(body []byte, now time.Time) (*request, *problem) {
 	if q.TurnRequest, err = wire.ParseTurnRequest(body); err != nil {
 		return nil, malformed(err, wire.TurnRequestV1, body)
 	}
-	if digest, err := q.DigestInput(); err != nil || digest != q.InputDigest {
-		return nil, problemf(http.StatusUnprocessableEntity, "input-digest", "The input/digest is not that of the value of input/parts: expected the SHA-256 of its canonical JSON (RFC 8785).")
-	}
+	// Neither of the two errors can be: the request was parsed.
 	if q.deadline, err = q.DeadlineAt.Time(); err != nil {
-		return nil, problemf(http.StatusBadRequest, "invalid", "The deadline/at is no date and time.") // it was parsed: there is none
+		return nil, problemf(http.StatusBadRequest, "invalid", "The deadline/at is no date and time.")
 	}
-	canonical, err := wire.AppendCanonical(nil, body)
+	canonical, err := wire.AppendCanonical(make([]byte, 0, len(body)), body)
 	if err != nil {
 		return nil, problemf(http.StatusBadRequest, "invalid", "The request has no canonical form: %s.", err)
 	}
 	q.digest = ledger.Digest(wire.ContentDigest(canonical))
-	q.identity = identity(canonical)
+	parts := q.identify(canonical)
+	if wire.ContentDigest(parts) != q.InputDigest {
+		return nil, problemf(http.StatusUnprocessableEntity, "input-digest", "The input/digest is not that of the value of input/parts: expected the SHA-256 of its canonical JSON (RFC 8785).")
+	}
 	own := strings.Clone(string(q.TurnRef) + string(q.IdempotencyKey) + string(q.BindingRef) + string(q.AgentID))
 	cut := func(n int) (s string) { s, own = own[:n], own[n:]; return s }
 	q.turn = wire.TurnRef(cut(len(q.TurnRef)))
@@ -61,24 +61,30 @@ func parse(body []byte, now time.Time) (*request, *problem) {
 	return q, nil
 }
 
-// variable are the fields in which requests of one turn may differ (external-runtime.md, Settled
-// readings).
-var variable = []string{`"binding/digest"`, `"idempotency/key"`, `"mode"`, `"observation"`}
-
-// identity is the digest of a request without its variable fields. canonical is its canonical form, in
-// which no member has a space around it; the digest is only ever compared with others made here.
-func identity(canonical []byte) ledger.Digest {
-	sum := sha256.New()
+// identify finds out the request's identity, the digest of its canonical form without the fields in which
+// the requests of one turn may differ (external-runtime.md, Settled readings). Canonical JSON has no
+// spaces, and the digest is only ever compared with others made here. It returns the canonical value of
+// input/parts.
+func (q *request) identify(canonical []byte) (parts []byte) {
+	same := make([]byte, 0, len(canonical))
 	for i := 1; i < len(canonical)-1; {
-		key := skipString(canonical, i)
-		end := skipValue(canonical, key+1)
-		if !slices.Contains(variable, string(canonical[i:key])) {
-			sum.Write(canonical[i:end])
-			sum.Write([]byte{','})
+		value := skipString(canonical, i) + 1 // behind the colon
+		end := skipValue(canonical, value)
+		switch string(canonical[i+1 : value-2]) {
+		case "binding/digest", "idempotency/key", "mode", "observation":
+		case "input/parts":
+			parts = canonical[value:end]
+			same = append(same, canonical[i:end+1]...)
+		case "classification":
+			q.label = canonical[value:end]
+			same = append(same, canonical[i:end+1]...)
+		default:
+			same = append(same, canonical[i:end+1]...)
 		}
-		i = end + 1 // the comma
+		i = end + 1 // behind the comma
 	}
-	return ledger.Digest("sha256:" + base64.RawURLEncoding.EncodeToString(sum.Sum(nil)))
+	q.identity = ledger.Digest(wire.ContentDigest(same))
+	return parts
 }
 
 // skipString returns where the string that begins at i ends.

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/ledger"
+	"github.com/backline-dev/backline/runtime/ndjson"
 	wire "github.com/backline-dev/backline/schema/external"
 )
 
@@ -261,7 +263,8 @@ func (t *turn) conclude(o *runtime.Outcome) (s ledger.Settlement, outcome wire.O
 			status, reason = wire.StatusFailed, wire.ReasonEventMalformed
 		}
 	}
-	var final []byte
+	// As long as it can become without escapes, so that it need not grow.
+	final := make([]byte, 0, 3*512+len(out.product))
 	if status == wire.StatusCompleted {
 		var ok bool
 		final, ok = out.emit(final, &wire.Event{
@@ -308,39 +311,65 @@ func (m *measured) empty() bool {
 	return !u.Tokens.Known() && !u.CostMicros.Known() && !u.WallTimeMS.Known() && !u.Steps.Known()
 }
 
-// product describes what the turn produced.
+// product describes what the turn produced. The document is written in its canonical form, with the
+// fields in their order there, since its digest is that of just this text with an empty
+// product/digest. Refs and dates have nothing in them that canonical JSON would escape in another way.
 func (t *turn) product(used wire.Usage, at wire.DateTime) *ledger.Product {
 	content := t.out.product
 	q := t.request
-	p := wire.Product{
-		ProductRef:        t.names.product(),
-		TurnRef:           t.ref,
-		PassageRef:        q.PassageRef,
-		BindingRef:        t.binding.BindingRef,
-		AgentID:           t.binding.AgentID,
-		Kind:              q.Kind,
-		ParentProductRefs: q.ParentProductRefs,
-		ContentDigest:     wire.ContentDigest(content),
-		ContentSizeBytes:  int64(len(content)),
-		OutputSchemaRef:   q.OutputSchemaRef,
-		ProducerSnapshot:  wire.Ref(t.fence.Epoch),
-		BudgetUsed:        used,
-		Visibility:        q.Visibility,
-		Classification:    q.Classification,
-		CommittedAt:       at,
-		CommittedBy:       selectedBy,
+	contentDigest := wire.ContentDigest(content)
+	doc := make([]byte, 0, 1280+len(t.label)+len(t.ref)+len(q.PassageRef))
+	text := func(name, value string) {
+		doc = append(append(doc, name...), ':')
+		doc = append(ndjson.AppendString(doc, value), ',')
 	}
-	digest, err := wire.CanonicalDigest(p.Append(nil))
-	if err != nil {
-		t.h.log.Error("a product has no digest", "turn", string(t.ref), "error", err.Error()) // what was parsed has one
+	number := func(name string, n int64) {
+		doc = append(append(doc, name...), ':')
+		doc = append(strconv.AppendInt(doc, n, 10), ',')
 	}
-	p.ProductDigest = digest
+	doc = append(doc, '{')
+	text(`"agent/id"`, string(t.binding.AgentID))
+	text(`"binding/ref"`, string(t.binding.BindingRef))
+	doc = append(doc, `"budget/used":{`...)
+	number(`"max_cost_micros"`, used.MaxCostMicros)
+	number(`"max_steps"`, used.MaxSteps)
+	number(`"max_tokens"`, used.MaxTokens)
+	number(`"max_wall_time_ms"`, used.MaxWallTimeMS)
+	doc = append(doc[:len(doc)-1], `},"classification":`...)
+	doc = append(append(doc, t.label...), ',')
+	text(`"committed/at"`, string(at))
+	text(`"committed/by"`, string(selectedBy))
+	text(`"content/digest"`, string(contentDigest))
+	number(`"content/size-bytes"`, int64(len(content)))
+	text(`"kind"`, string(q.Kind))
+	text(`"output-schema/ref"`, string(q.OutputSchemaRef))
+	doc = append(doc, `"parent-product/refs":[`...)
+	for i, ref := range q.ParentProductRefs {
+		if i > 0 {
+			doc = append(doc, ',')
+		}
+		doc = ndjson.AppendString(doc, string(ref))
+	}
+	doc = append(doc, `],`...)
+	text(`"passage/ref"`, string(q.PassageRef))
+	text(`"producer/snapshot"`, string(t.fence.Epoch))
+	doc = append(doc, `"product/digest":"`...)
+	hole := len(doc)
+	doc = append(doc, `",`...)
+	text(`"product/ref"`, string(t.names.product()))
+	doc = append(doc, `"retained":false,`...)
+	text(`"schema"`, string(wire.ProductV1))
+	text(`"turn/ref"`, string(t.ref))
+	text(`"visibility"`, string(q.Visibility))
+	doc[len(doc)-1] = '}'
+	digest := wire.ContentDigest(doc)
+	doc = slices.Insert(doc, hole, []byte(digest)...)
 	return &ledger.Product{
-		Ref:           ledger.ProductRef(p.ProductRef),
+		Ref:           ledger.ProductRef(t.names.product()),
 		Digest:        ledger.Digest(digest),
-		Document:      p.Append(nil),
+		Document:      doc,
 		Content:       content,
-		ContentDigest: ledger.Digest(p.ContentDigest),
+		ContentDigest: ledger.Digest(contentDigest),
 		Expires:       expiry(time.Now(), t.h.conf.ProductRetention),
 	}
 }
@@ -356,7 +385,7 @@ func outcomeRow(o *wire.Outcome) ledger.Outcome {
 		Fidelity:      ledger.Fidelity(o.UsageFidelity),
 		Product:       ledger.ProductRef(o.ProductRef),
 		ProductDigest: ledger.Digest(o.ProductDigest),
-		Document:      o.Append(nil),
+		Document:      o.Append(make([]byte, 0, 1024)),
 	}
 }
 

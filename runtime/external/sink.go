@@ -147,6 +147,9 @@ func (o *output) said(dst []byte, start int, at time.Time) []byte {
 func (o *output) keep(line []byte) {
 	o.size += int64(len(line))
 	if o.size <= maxRecorded {
+		if o.rec == nil {
+			o.rec = make([]byte, 0, max(1024, 2*len(line)))
+		}
 		o.rec = append(o.rec, line...)
 	} else {
 		o.rec = nil

@@ -28,6 +28,7 @@ type turn struct {
 	names    names
 	identity ledger.Digest
 	request  *wire.TurnRequest // the start's; shares memory with its body
+	label    []byte            // the request's classification, in canonical JSON
 	reserved wire.Budget
 	binding  *wire.Binding
 	profile  *wire.Profile
@@ -107,6 +108,7 @@ func (h *Handler) newTurn(q *request, g *grant) *turn {
 		names:    namesOf(string(q.turn)),
 		identity: q.identity,
 		request:  q.TurnRequest,
+		label:    q.label,
 		reserved: q.BudgetReservation,
 		binding:  g.binding,
 		profile:  g.profile,
