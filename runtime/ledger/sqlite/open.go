@@ -229,17 +229,34 @@ func takeLock(ctx context.Context, path string) (_ *sql.DB, err error) {
 	}()
 	db.SetMaxOpenConns(1)
 	db.SetMaxIdleConns(1)
-	if _, err := db.ExecContext(ctx, `BEGIN EXCLUSIVE`); err != nil {
-		switch code := codeOf(err); {
-		case isBusy(err):
-			return nil, fmt.Errorf("ledger %s is %w by another process: stop that one, or name another file", path, ErrInUse)
-		case code == sqlite3.SQLITE_CANTOPEN, code == sqlite3.SQLITE_READONLY:
-			return nil, fmt.Errorf("ledger %s is %w: the file %s-lock beside it cannot be made; give this user the right to write the folder", path, ErrNotWritable, filepath.Base(path))
-		default:
-			return nil, explain(path+"-lock", err)
+	notWritable := fmt.Errorf("ledger %s is %w: the file %s-lock beside it cannot be made or written; give this user the right to write both and their folder",
+		path, ErrNotWritable, filepath.Base(path))
+	c, err := db.Conn(ctx)
+	if err == nil {
+		// On a file that is read-only SQLite would begin a read transaction instead, which excludes
+		// nobody.
+		var readOnly bool
+		err = c.Raw(func(dc any) (err error) {
+			readOnly, err = dc.(interface{ IsReadOnly(string) (bool, error) }).IsReadOnly("main")
+			return err
+		})
+		if err = errors.Join(err, c.Close()); err == nil && readOnly {
+			return nil, notWritable
 		}
 	}
-	return db, nil
+	if err == nil {
+		_, err = db.ExecContext(ctx, `BEGIN EXCLUSIVE`)
+	}
+	switch code := codeOf(err); {
+	case err == nil:
+		return db, nil
+	case isBusy(err):
+		return nil, fmt.Errorf("ledger %s is %w by another process: stop that one, or name another file", path, ErrInUse)
+	case code == sqlite3.SQLITE_CANTOPEN, code == sqlite3.SQLITE_READONLY:
+		return nil, notWritable
+	default:
+		return nil, explain(path+"-lock", err)
+	}
 }
 
 // lookAtFile makes the file if there is none, and refuses what SQLite would take for a new database.
@@ -446,7 +463,6 @@ const maxOpenWait = 20
 
 // migrate brings a database to the newest schema, in one transaction: all of it, or nothing.
 func migrate(ctx context.Context, c *conn, path string) (err error) {
-	// BEGIN IMMEDIATE also finds out whether the file can be written.
 	for waited := 0; ; waited++ {
 		_, err := c.sql.ExecContext(ctx, `BEGIN IMMEDIATE`)
 		if err == nil {
@@ -471,10 +487,10 @@ func migrate(ctx context.Context, c *conn, path string) (err error) {
 			return fmt.Errorf("ledger %s: migration %d: %w", path, version+i+1, explain(path, err))
 		}
 	}
-	if version < len(migrations) {
-		if _, err := c.sql.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(migrations))); err != nil {
-			return explain(path, err)
-		}
+	// This is written also where nothing changes: it finds out whether the file can be written, which
+	// BEGIN IMMEDIATE does not (SQLite begins a read transaction on a file that is read-only).
+	if _, err := c.sql.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(migrations))); err != nil {
+		return explain(path, err)
 	}
 	_, err = c.sql.ExecContext(ctx, `COMMIT`)
 	return explain(path, err)
