@@ -100,3 +100,12 @@ func ExampleIsSpace() {
 	fmt.Println(schema.IsSpace('\u00a0'), schema.IsSpace('\ufeff'), schema.IsSpace('\u0085'))
 	// Output: true true false
 }
+
+func ExampleMalformed() {
+	err := schema.Check([]byte(`{"a": tru}`), 0)
+	var e *schema.SyntaxError
+	if errors.As(err, &e) {
+		fmt.Println(schema.Malformed(e))
+	}
+	// Output: /a is malformed, expected JSON, but there is 't' where a value is expected, and it does not begin true, false or null (line 1, column 7)
+}

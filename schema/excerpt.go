@@ -5,9 +5,6 @@ import (
 	"unicode/utf8"
 )
 
-// maxInput is how many characters of a document a sentence of ours may hold (lowkey.md, Requests).
-const maxInput = 200
-
 // PointerName is a JSON pointer as a sentence names it: "the document" for the empty one, and
 // otherwise the pointer itself, with control characters escaped and cut to some 100 characters.
 func PointerName(pointer string) string {

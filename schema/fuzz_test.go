@@ -73,7 +73,7 @@ func wellFormed(doc []byte) bool {
 	for first := true; ; first = false {
 		token, err := d.ReadToken()
 		if err != nil {
-			return err == io.EOF && !first
+			return errors.Is(err, io.EOF) && !first
 		}
 		switch token.Kind() {
 		case '{', '[':
@@ -87,7 +87,7 @@ func wellFormed(doc []byte) bool {
 		if depth == 0 && d.StackDepth() == 0 {
 			// Only white space may follow: the decoder itself would read another value.
 			_, err := d.ReadToken()
-			return err == io.EOF
+			return errors.Is(err, io.EOF)
 		}
 	}
 }

@@ -413,10 +413,7 @@ func oneOf[C Code[C]]() string {
 	if n := len(quoted) - most; n > 0 {
 		quoted = append(quoted[:most], "one of "+strconv.Itoa(n)+" more")
 	}
-	last := len(quoted) - 1
-	if last == 0 {
-		return quoted[0]
-	}
+	last := len(quoted) - 1 // each code that is read so has several values
 	return strings.Join(quoted[:last], ", ") + " or " + quoted[last]
 }
 

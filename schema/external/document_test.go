@@ -371,7 +371,7 @@ func (w *writer) text(scalar string, plain bool) {
 		w.WriteByte('"')
 		for _, r := range scalar[1 : len(scalar)-1] {
 			if r < 0x10000 && w.chance(30) {
-				fmt.Fprintf(w, `\u%04X`, r)
+				w.WriteString(fmt.Sprintf(`\u%04X`, r))
 			} else {
 				w.WriteRune(r)
 			}

@@ -1,6 +1,7 @@
 package external_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -73,7 +74,7 @@ func TestExplainIsBounded(t *testing.T) {
 		}
 	}
 	// A key with half a pair is told at its object.
-	tool := strings.Replace(event+`"kind":"operator-question","request/ref":"q:2","question/schema-ref":"s","question/digest":"`+digestD+`","question":{"a":{"\ud83d":1}},"deadline/at":"2026-09-01T00:05:00Z"}`, "", "", 0)
+	tool := event + `"kind":"operator-question","request/ref":"q:2","question/schema-ref":"s","question/digest":"` + digestD + `","question":{"a":{"\ud83d":1}},"deadline/at":"2026-09-01T00:05:00Z"}`
 	judge(t, wire.EventV1, []byte(tool), false, "/question/a")
 }
 
@@ -115,6 +116,10 @@ func TestErrors(t *testing.T) {
 		`{"schema":"\ud8"}`: `malformed JSON: a string holds a backslash that begins no escape sequence of JSON (line 1, column 12, byte 11, in /schema)`,
 	} {
 		p, err := wire.ParseProfile([]byte(doc))
+		var syntax *schema.SyntaxError
+		if errors.As(err, &syntax) != strings.HasPrefix(want, "malformed") {
+			t.Errorf("ParseProfile(%s) = %v, which wraps %v", doc, err, syntax)
+		}
 		if err == nil || err.Error() != want || p != nil {
 			t.Errorf("ParseProfile(%s) = %v, %v, want %s", doc, p, err, want)
 		}

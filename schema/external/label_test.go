@@ -112,6 +112,60 @@ func TestWidens(t *testing.T) {
 	}
 }
 
+// What the other documents must say together.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	docs := map[wire.Document][]string{}
+	for kind, list := range validDocuments(t) {
+		for _, doc := range list {
+			docs[kind] = append(docs[kind], parseNode(t, doc).text())
+		}
+	}
+	start, goesOn := docs[wire.TurnRequestV1][0], docs[wire.TurnRequestV1][1]
+	completed, failed, unknown := docs[wire.TurnOutcomeV1][0], docs[wire.TurnOutcomeV1][1], docs[wire.TurnOutcomeV1][3]
+	kept, dropped := docs[wire.ProductV1][0], docs[wire.ProductV1][1]
+	profile := docs[wire.ProfileV1][1]
+	for _, tc := range []struct {
+		kind          wire.Document
+		doc, old, new string
+		pointer       string // empty: accepted
+	}{
+		{wire.TurnRequestV1, start, `"start"`, `"continue"`, "/observation"},
+		{wire.TurnRequestV1, goesOn, `"continue"`, `"start"`, "/observation"},
+		{wire.TurnRequestV1, goesOn, `"receipt/ref":"r:1",`, ``, ""},
+		{wire.TurnRequestV1, goesOn, `["x","y"]`, `[]`, ""},
+		{wire.TurnRequestV1, goesOn, `["x","y"]`, `["x","\u0078"]`, "/observation/evidence~1refs"},
+		{wire.TurnRequestV1, goesOn, `["p:1","p:2"]`, `["1","2","3","4","5","6","7","8"]`, ""},
+		{wire.TurnRequestV1, goesOn, `["p:1","p:2"]`, `["1","2","3","4","5","6","7","8","9"]`, "/parent-product~1refs"},
+		{wire.TurnRequestV1, goesOn, `,"artifact/size-bytes":12`, ``, "/input~1parts/0/artifact~1size-bytes"},
+		{wire.TurnRequestV1, goesOn, `"artifact/size-bytes":12`, `"artifact/size-bytes":1048577`, "/input~1parts/0/artifact~1size-bytes"},
+		{wire.TurnRequestV1, start, `"passage/no":1`, `"passage/no":256`, ""},
+		{wire.TurnRequestV1, start, `"passage/no":1`, `"passage/no":257`, "/passage~1no"},
+		{wire.TurnOutcomeV1, completed, `"product/ref":"agent-external-runtime-product:reviewer:1",`, ``, "/product~1ref"},
+		{wire.TurnOutcomeV1, completed, `"completed"`, `"failed"`, "/product~1ref"},
+		{wire.TurnOutcomeV1, failed, `"failed"`, `"completed"`, "/product~1ref"},
+		{wire.TurnOutcomeV1, failed, `"failed",`, `"failed","product/digest":"` + digestD + `",`, "/product~1digest"},
+		{wire.TurnOutcomeV1, failed, `"failed"`, `"unknown"`, "/retryability"},
+		{wire.TurnOutcomeV1, unknown, `"reconciliation-required"`, `"terminal"`, "/retryability"},
+		{wire.TurnOutcomeV1, unknown, `"reason/code":"unknown"`, `"reason/code":"session-lost"`, "/reason~1code"},
+		{wire.TurnOutcomeV1, completed, `"session/checkpoint-ref":"external-runtime-session:reviewer:1",`, ``, ""},
+		{wire.ProductV1, kept, `"retained":true`, `"retained":false`, "/artifact~1ref"},
+		{wire.ProductV1, dropped, `"retained":false`, `"retained":true`, "/artifact~1ref"},
+		{wire.ProfileV1, profile, `["text","artifact"]`, `["none","text","artifact","metadata"]`, ""},
+		{wire.ProfileV1, profile, `["text","artifact"]`, `["text","text"]`, "/egress~1classes"},
+		{wire.ProfileV1, profile, `["text","artifact"]`, `[]`, ""},
+		{wire.ProfileV1, profile, `"max-events":16`, `"max-events":1025`, "/limits/max-events"},
+		{wire.ProfileV1, profile, `"turn-timeout-ms":5000`, `"turn-timeout-ms":3600001`, "/limits/turn-timeout-ms"},
+		{wire.BindingV1, docs[wire.BindingV1][0], `["corpus-review.v1"]`, `[]`, "/output-schema~1refs"},
+	} {
+		doc := strings.Replace(tc.doc, tc.old, tc.new, 1)
+		if doc == tc.doc {
+			t.Errorf("no %s in %s", tc.old, tc.doc)
+		}
+		judge(t, tc.kind, []byte(doc), tc.pointer == "", tc.pointer)
+	}
+}
+
 // What a label may not say about its tiers and subjects.
 func TestLabelRules(t *testing.T) {
 	t.Parallel()
@@ -147,6 +201,9 @@ func TestLabelRules(t *testing.T) {
 		{label, `"kind":"local-space","space":"Crisis"`, `"kind":"ingress","surface":"inac","peer_ref":""`, "/provenance/peer_ref"},
 		{label, `"kind":"local-space","space":"Crisis"`, `"kind":"derived","parents":[{"kind":"local-space","space":"Crisis"}]`, "/provenance/parents"},
 		{label, `"kind":"local-space","space":"Crisis"`, `"kind":"derived"`, "/provenance/parents"},
+		{persistent, `"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"`, `"` + strings.Repeat("A", 64) + `"`, ""},
+		{persistent, `"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"`, `"` + strings.Repeat("g", 64) + `"`, "/bound_subjects/public_projection/subject_set_hash"},
+		{persistent, `"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"`, `"` + strings.Repeat("a", 65) + `"`, "/bound_subjects/public_projection/subject_set_hash"},
 		{label, `"declassify_trail":[]`, `"declassify_trail":[],"quarantine":null`, "/quarantine"},
 		{label, `"declassify_trail":[]`, `"declassify_trail":[],"quarantine":{"reason":"operator-hold","entered_at":"2026-04-19T10:00:00Z"}`, ""},
 	} {

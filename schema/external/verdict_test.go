@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"reflect"
 	"slices"
@@ -88,10 +89,9 @@ func follows(kind wire.Document, doc []byte) bool {
 	}
 	d := jsontext.NewDecoder(bytes.NewReader(doc)) // refuses lone surrogates
 	for {
-		at := d.StackPointer()
 		token, err := d.ReadToken()
 		if err != nil {
-			return err.Error() == "EOF"
+			return errors.Is(err, io.EOF)
 		}
 		if token.Kind() != '0' {
 			continue
@@ -99,7 +99,7 @@ func follows(kind wire.Document, doc []byte) bool {
 		if _, err := strconv.ParseFloat(token.String(), 64); err != nil {
 			return false
 		}
-		at = d.StackPointer()
+		at := d.StackPointer()
 		free := kind == wire.EventV1 && (at == "/input" || strings.HasPrefix(string(at), "/input/") || at == "/question" || strings.HasPrefix(string(at), "/question/"))
 		// Beyond 2^53 the nearest double of an integer that is too large is too large too, and only
 		// integers are that large: what is smaller in the last places is refused by the schema.

@@ -1,9 +1,11 @@
 package lowkey_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
@@ -112,4 +114,23 @@ func ExampleTimestampOf() {
 	// Output:
 	// 2024-06-21 20:00:00.0005 +0000 UTC
 	// true
+}
+
+func ExampleTimestampAt() {
+	fmt.Println(wire.TimestampAt(time.Date(2024, 6, 21, 20, 0, 0, 0, time.UTC)).Milliseconds())
+	// Output: 1.719e+12 true
+}
+
+func ExampleKinds() {
+	fmt.Println(wire.Kinds())
+	// Output: [malformed version field]
+}
+
+func ExampleSchema() {
+	var doc struct {
+		ID string `json:"$id"`
+	}
+	err := json.Unmarshal(wire.Schema(), &doc)
+	fmt.Println(doc.ID, err)
+	// Output: https://schemas.lowkeyagents.com/plugins/external-turn-protocol.schema.json <nil>
 }
