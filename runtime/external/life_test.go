@@ -125,7 +125,7 @@ func TestFaultB5Panics(t *testing.T) {
 	for name, crash := range map[string]step{
 		"at once":     func(context.Context, adapters.Writer) { panic("secret-panic") },
 		"after text":  func(_ context.Context, w adapters.Writer) { _ = w.Text("a"); _ = w.Text("b"); panic("secret-panic") },
-		"nil":         func(context.Context, adapters.Writer) { panic(any(nil)) },
+		"nil":         func(context.Context, adapters.Writer) { var nothing any; panic(nothing) },
 		"a bad error": func(context.Context, adapters.Writer) { panic(&badError{}) },
 		"Goexit":      func(context.Context, adapters.Writer) { goruntime.Goexit() },
 		"after a tool": func(ctx context.Context, w adapters.Writer) {
@@ -582,5 +582,60 @@ func TestLongRefs(t *testing.T) {
 	g.post(q.answering("key:c", start.asked())).ends("completed/completed")
 	if r := g.do("GET", "turns/"+url.PathEscape(ref), nil); r.status != 200 {
 		t.Errorf("%d %s", r.status, r.body)
+	}
+}
+
+// Where the ledger keeps less of a stream than the turn said, the outcome stands and the replay is gone.
+func TestAStreamThatIsTooLongToBeKept(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, func(s *setup) {
+		s.conf.Store = ledger.NewMemory(ledger.MemoryConfig{Limits: ledger.Limits{Lines: 600}})
+	})
+	q := aRequest("turn:1", script(`{"text":"x"}`, toolStep, goodUsage))
+	start := g.post(q)
+	c := q.answering("key:c", start.asked())
+	g.post(c).ends("completed/completed")
+	for _, d := range []doc{q, c} {
+		g.do("POST", "turns", d.json()).problem(410)
+	}
+	if o := g.outcome("turn:1"); o.Status != wire.StatusCompleted {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
+// A host that cancels twice is told once that the turn is being cancelled.
+func TestCancelledTwice(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, func(s *setup) { s.engine.Grace = 700 * time.Millisecond })
+	done := g.running(aRequest("turn:1", script(`{"stall":"1s"}`)))
+	for range 2 {
+		if w := g.cancel("turn:1"); w != "pending" {
+			t.Errorf("cancellation %s", w)
+		}
+	}
+	if k := (<-done).ends("cancelled/cancelled").kinds(); k != "accepted running cancelling turn-outcome" {
+		t.Errorf("the events are %s", k)
+	}
+}
+
+// Refs with what JSON escapes: the product's digest verifies, and its document is valid.
+func TestProductOfOddRefs(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, nil)
+	odd := "\"\\/<&>é😀\u0080"
+	q := aRequest("turn:"+odd, goodScript).with("passage/ref", "passage:"+odd, "parent-product/refs", []string{odd + "1", odd + "2"}, "classification", label("Public"))
+	g.post(q).ends("completed/completed")
+	o := g.outcome("turn:" + odd)
+	var p struct{ Product json.RawMessage }
+	if err := json.Unmarshal([]byte(g.do("GET", "products/"+string(o.ProductRef), nil).body), &p); err != nil {
+		t.Fatal(err)
+	}
+	product, err := wire.ParseProduct(p.Product)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := wire.DigestWithout(p.Product, "product/digest")
+	if err != nil || digest != o.ProductDigest || product.PassageRef != wire.PassageRef("passage:"+odd) || product.TurnRef != o.TurnRef || len(product.ParentProductRefs) != 2 {
+		t.Errorf("digest %s, %v, want %s of %s", digest, err, o.ProductDigest, p.Product)
 	}
 }

@@ -233,6 +233,13 @@ func (t *turn) commit(s *ledger.Settlement) error {
 		case errors.Is(err, ledger.ErrConflict) && s.Session != nil: // the session is another's by now
 			s.Session = nil
 			continue
+		case errors.Is(err, ledger.ErrTooLarge) && s.Session != nil:
+			t.h.log.Error("a session's values are too large to be kept", "turn", string(t.ref), "error", err.Error())
+			s.Session = nil
+			continue
+		case errors.Is(err, ledger.ErrTooLarge) && s.Key != "" && !s.Recording.Oversized: // the outcome counts for more than its replay
+			s.Recording.Oversized, s.Recording.Size, s.Recording.Lines = true, int64(len(s.Recording.Lines)), nil
+			continue
 		case errors.Is(err, ledger.ErrConflict), errors.Is(err, ledger.ErrInvalid), errors.Is(err, ledger.ErrTooLarge),
 			errors.Is(err, ledger.ErrNotFound), errors.Is(err, ledger.ErrClosed):
 			return err
@@ -464,7 +471,8 @@ func (h *Handler) Recover(ctx context.Context) (ledger.Recovery, error) {
 		if p != nil {
 			seq := min(t.LastSeq+1, maxSeq)
 			e.Recording = ledger.Recording{
-				Lines:   outcomeLine(n, outcome.TurnRef, seq, outcome.Status, outcome.ReasonCode, at),
+				// With a ref that no event has which the host may have seen before.
+				Lines:   outcomeLine(namesOf(string(t.Ref), string(p.Key), "recovered"), outcome.TurnRef, seq, outcome.Status, outcome.ReasonCode, at),
 				LastSeq: seq,
 				Expires: expiry(now, h.conf.StreamRetention),
 			}

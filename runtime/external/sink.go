@@ -43,6 +43,7 @@ type output struct {
 	moreRuns int64 // how many there may be
 
 	sessionClosed bool
+	cancelling    bool // the host was told so
 	closed        bool // settlement has begun: nothing is emitted any more
 
 	// What ends the turn before its adapter does, empty while nothing does.
@@ -194,9 +195,15 @@ func (o *output) progress(dst []byte, code wire.ProgressCode) []byte {
 	if o.over() {
 		return dst
 	}
-	if code == wire.ProgressRunning {
+	switch code {
+	case wire.ProgressRunning:
 		o.runs++
 		o.nextRun = ndjson.Now() + o.spacing
+	case wire.ProgressCancelling:
+		if o.cancelling {
+			return dst
+		}
+		o.cancelling = true
 	}
 	dst, _ = o.emit(dst, &wire.Event{Kind: wire.EventProgress, ProgressCode: code, ProgressCurrent: int64(len(o.product))}, behindProgress)
 	return dst

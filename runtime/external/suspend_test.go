@@ -163,8 +163,8 @@ func TestSuspendedTurns(t *testing.T) {
 	t.Run("a refused continue leaves it as it was", func(t *testing.T) {
 		g, q, start := suspended(t, nil, goodUsage)
 		g.post(q.answering("key:over", start.asked()).with("deadline/at", "2999-01-01T00:00:00Z")) // runs: nothing else changed
-		g2, q2, start2 := g, aRequest("turn:2", script(toolStep, goodUsage)), reply{}
-		start2 = g2.post(q2)
+		q2 := aRequest("turn:2", script(toolStep, goodUsage))
+		start2 := g.post(q2)
 		g.operate("DELETE", "profiles/"+profileRef, nil)
 		g.post(q2.answering("key:d", start2.asked())).ends("refused/profile-disabled")
 		g.admit("profiles", aProfile())

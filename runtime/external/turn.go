@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -353,6 +352,7 @@ func (t *turn) suspend(ctx context.Context, e *wire.Event) (*asked, error) {
 	if suspending {
 		a.visible = true
 		if err := t.cut(ctx); err != nil {
+			t.asked = t.asked[:len(t.asked)-1]
 			return nil, err
 		}
 	}
@@ -384,6 +384,10 @@ func (t *turn) cut(ctx context.Context) error {
 	row, err := t.h.store.Suspend(ctx, s)
 	if errors.Is(err, ledger.ErrConflict) && s.Session != nil { // the session is another's by now
 		t.detached, s.Session = true, nil
+		row, err = t.h.store.Suspend(ctx, s)
+	}
+	if errors.Is(err, ledger.ErrTooLarge) && !s.Recording.Oversized {
+		s.Recording.Oversized, s.Recording.Size, s.Recording.Lines = true, int64(len(s.Recording.Lines)), nil
 		row, err = t.h.store.Suspend(ctx, s)
 	}
 	if err != nil {
@@ -534,5 +538,4 @@ var (
 	_ runtime.CandidateSink = (*turn)(nil)
 	_ runtime.UsageSink     = (*turn)(nil)
 	_ runtime.Settler       = (*turn)(nil)
-	_                       = json.RawMessage(nil)
 )
