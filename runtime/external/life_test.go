@@ -125,7 +125,7 @@ func TestFaultB5Panics(t *testing.T) {
 	for name, crash := range map[string]step{
 		"at once":     func(context.Context, adapters.Writer) { panic("secret-panic") },
 		"after text":  func(_ context.Context, w adapters.Writer) { _ = w.Text("a"); _ = w.Text("b"); panic("secret-panic") },
-		"nil":         func(context.Context, adapters.Writer) { var nothing any; panic(nothing) },
+		"nil":         func(context.Context, adapters.Writer) { panic(nothing()) },
 		"a bad error": func(context.Context, adapters.Writer) { panic(&badError{}) },
 		"Goexit":      func(context.Context, adapters.Writer) { goruntime.Goexit() },
 		"after a tool": func(ctx context.Context, w adapters.Writer) {
@@ -639,3 +639,5 @@ func TestProductOfOddRefs(t *testing.T) {
 		t.Errorf("digest %s, %v, want %s of %s", digest, err, o.ProductDigest, p.Product)
 	}
 }
+
+func nothing() any { return nil }
