@@ -2,12 +2,8 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,96 +21,92 @@ const operatorToken = "a token of the operator's"
 func TestProgram(t *testing.T) {
 	t.Parallel()
 	url := start(t)
-	for name, test := range map[string]func(*testing.T, *host){"orbiplex": orbiplex, "operator": operator, "lowkey": lowkey} {
-		t.Run(name, func(t *testing.T) {
-			h := &host{t: t, url: url}
-			t.Cleanup(h.client.CloseIdleConnections)
-			test(t, h)
-		})
+	t.Cleanup(testhost.CloseIdleConnections)
+	for name, test := range map[string]func(*testing.T, string){"orbiplex": orbiplex, "operator": operator, "lowkey": lowkey} {
+		t.Run(name, func(t *testing.T) { test(t, url) })
 	}
 }
 
 // orbiplex runs what is admitted from the directory, from its start over two answers to its end, and has
 // it replayed.
-func orbiplex(t *testing.T, h *host) {
+func orbiplex(t *testing.T, url string) {
+	h := &testhost.External{
+		URL:     url + "/external-runtime",
+		Profile: read(t, "admitted/profile.json", &wire.Profile{}),
+		Binding: read(t, "admitted/binding.json", &wire.Binding{}),
+	}
 	q := read(t, "request.json", &wire.TurnRequest{})
 	if draft := q.InputParts[0].Text; draft != aDraft {
 		t.Errorf("request.json has another draft: %s", draft)
 	}
 
-	asked := h.turn(q, 0)
-	asked.is(t, "accepted running tool-request awaiting-observation")
-	if e := asked.events[2]; e.ToolRef != "tool:check-facts" || string(e.Input) != `{"claims":["Our river is 346 km long."]}` {
+	asked := run(t, h, q, "accepted running tool-request awaiting-observation")
+	if e := asked.Asked[0]; e.ToolRef != "tool:check-facts" || string(e.Input) != `{"claims":["Our river is 346 km long."]}` {
 		t.Errorf("the tool request is %+v", e)
 	}
-	if status, body := h.do("GET", "turns/"+url.PathEscape(string(q.TurnRef)), nil); status != 200 || !bytes.Contains(body, []byte(`"state":"suspended"`)) {
-		t.Errorf("the suspended turn: %d %s", status, body)
+	if o, raw, err := h.Inspect(t.Context(), q.TurnRef); o != nil || err != nil || !strings.Contains(string(raw), `"state":"suspended"`) {
+		t.Errorf("the suspended turn: %v %s", err, raw)
 	}
-	checked := asked.answer(q, "key:2", wire.Observation{Disposition: wire.Admitted, ReasonCode: wire.ReasonCompleted, ReceiptRef: "receipt:7", EvidenceRefs: []wire.Ref{"evidence:a"}})
-	question := h.turn(checked, asked.last())
-	question.is(t, "running operator-question awaiting-observation")
-	refused := question.answer(q, "key:3", wire.Observation{Disposition: wire.Refused, ReasonCode: wire.ReasonPolicyDenied})
-	end := h.turn(refused, question.last())
-	end.is(t, "running product-candidate usage turn-outcome completed/completed")
+	checked := testhost.Observe(q, asked.Asked[0].RequestRef, wire.ReasonCompleted)
+	checked.Observation.ReceiptRef, checked.Observation.EvidenceRefs = "receipt:7", []wire.Ref{"evidence:a"}
+	question := run(t, h, checked, "running operator-question awaiting-observation")
+	refused := testhost.Observe(q, question.Asked[0].RequestRef, wire.ReasonPolicyDenied)
+	end := run(t, h, refused, "running product-candidate usage turn-outcome")
+	const want = "Critique of a draft of 37 words in 3 sentences.\n\nFacts: checked (receipt:7); see evidence:a.\nReaders: the team (policy-denied).\n"
+	if end.Ended() != "completed/completed" || end.Content != want {
+		t.Errorf("%s with\n%s\nwant\n%s", end.Ended(), end.Content, want)
+	}
 
+	seq := int64(0) // counts over all streams of the turn
+	for _, e := range append(append(asked.Events, question.Events...), end.Events...) {
+		if seq++; e.SeqNo != seq {
+			t.Errorf("seq/no %d, want %d", e.SeqNo, seq)
+		}
+	}
 	for _, again := range []struct {
 		q     *wire.TurnRequest
-		first stream
+		first *testhost.ExternalAnswer
 	}{{q, asked}, {checked, question}, {refused, end}} {
-		if _, body := h.do("POST", "turns", again.q); string(body) != again.first.text {
-			t.Errorf("the replay of %s differs:\n%s\n%s", again.q.IdempotencyKey, again.first.text, body)
+		if a, err := h.Run(t.Context(), again.q); err != nil || a.Raw != again.first.Raw {
+			t.Errorf("the replay of %s differs, %v:\n%s\n%s", again.q.IdempotencyKey, err, again.first.Raw, a.Raw)
 		}
 	}
 
-	o := h.outcome(q)
+	o := outcome(t, h, q)
 	if u := o.BudgetCharged; o.Retryability != wire.Terminal || u.MaxTokens == 0 || u.MaxCostMicros != 0 || u.MaxSteps != 3 {
 		t.Errorf("the outcome is %+v", o)
 	}
-	var product struct{ Content string }
-	if status, body := h.do("GET", "products/"+url.PathEscape(string(o.ProductRef)), nil); status != 200 || json.Unmarshal(body, &product) != nil {
-		t.Fatalf("the product: %d %s", status, body)
-	}
-	const want = "Critique of a draft of 37 words in 3 sentences.\n\nFacts: checked (receipt:7); see evidence:a.\nReaders: the team (policy-denied).\n"
-	if product.Content != want {
-		t.Errorf("the critique is\n%s\nwant\n%s", product.Content, want)
+	if _, content, err := h.Product(t.Context(), o.ProductRef); err != nil || content != want {
+		t.Errorf("the product is %q, %v", content, err)
 	}
 }
 
 // operator admits over HTTP what lends no tools, and revokes it.
-func operator(t *testing.T, h *host) {
-	p := read(t, "admitted/profile.json", &wire.Profile{})
-	p.ProfileRef, p.ToolMode = "profile:none", wire.ToolsDenyAll
-	b := read(t, "admitted/binding.json", &wire.Binding{})
-	b.BindingRef, b.ProfileRef = "binding:none", p.ProfileRef
-	var err error
-	if b.BindingDigest, err = wire.DigestWithout(marshal(t, b), "binding/digest"); err != nil {
+func operator(t *testing.T, url string) {
+	h := &testhost.External{URL: url + "/external-runtime", OperatorToken: operatorToken, Profile: testhost.NewProfile("profile:none")}
+	h.Profile.ToolMode = wire.ToolsDenyAll
+	h.Binding = testhost.NewBinding("binding:none", "agent:reviewer", h.Profile)
+	if err := h.Setup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for path, doc := range map[string]any{"profiles/profile:none": p, "bindings/binding:none": b} {
-		if status, body := h.do("PUT", path, doc); status != http.StatusCreated {
-			t.Fatalf("PUT of %s: %d %s", path, status, body)
-		}
+	q := h.Request(aDraft)
+	if a := run(t, h, q, "accepted running turn-outcome"); a.Ended() != "refused/tool-not-admitted" {
+		t.Errorf("without tools the turn ends %s", a.Ended())
 	}
-	request := func(turn wire.TurnRef) *wire.TurnRequest {
-		q := read(t, "request.json", &wire.TurnRequest{})
-		q.TurnRef, q.IdempotencyKey, q.BindingRef, q.BindingDigest = turn, wire.IdempotencyKey(turn), b.BindingRef, b.BindingDigest
-		return q
-	}
-	q := request("turn:none")
-	h.turn(q, 0).is(t, "accepted running turn-outcome refused/tool-not-admitted")
-	if u := h.outcome(q).BudgetCharged; u != wire.Usage(q.BudgetReservation) {
+	if u := outcome(t, h, q).BudgetCharged; u != wire.Usage(q.BudgetReservation) {
 		t.Errorf("without usage %+v is charged", u)
 	}
-	if status, body := h.do("DELETE", "bindings/binding:none", nil); status != 200 {
-		t.Fatalf("DELETE: %d %s", status, body)
+	if err := h.RevokeBinding(t.Context(), h.Binding.BindingRef); err != nil {
+		t.Fatal(err)
 	}
-	h.turn(request("turn:revoked"), 0).is(t, "turn-outcome refused/binding-revoked")
+	if a := run(t, h, h.Request(aDraft), "turn-outcome"); a.Ended() != "refused/binding-revoked" {
+		t.Errorf("revoked, the turn ends %s", a.Ended())
+	}
 }
 
 // lowkey has the same adapter answer without what is not there.
-func lowkey(t *testing.T, h *host) {
-	t.Cleanup(testhost.CloseIdleConnections)
-	s, err := testhost.NewConversation(&testhost.Lowkey{URL: h.url + "/lowkey/turn", PluginID: "reviewer"}).Say(t.Context(), aDraft)
+func lowkey(t *testing.T, url string) {
+	s, err := testhost.NewConversation(&testhost.Lowkey{URL: url + "/lowkey/turn", PluginID: "reviewer"}).Say(t.Context(), aDraft)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,114 +116,32 @@ func lowkey(t *testing.T, h *host) {
 	}
 }
 
-// A host plays Orbiplex and its operator.
-type host struct {
-	t      *testing.T
-	url    string
-	client http.Client
-}
-
-// do sends a request to a path below /external-runtime/, and returns the whole answer. The operator's
-// token goes with what is the operator's.
-func (h *host) do(method, path string, doc any) (status int, body []byte) {
-	h.t.Helper()
-	var sent io.Reader
-	if doc != nil {
-		sent = bytes.NewReader(marshal(h.t, doc))
-	}
-	q, err := http.NewRequestWithContext(h.t.Context(), method, h.url+"/external-runtime/"+path, sent)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if strings.HasPrefix(path, "profiles/") || strings.HasPrefix(path, "bindings/") {
-		q.Header.Set("Authorization", "Bearer "+operatorToken)
-	}
-	r, err := h.client.Do(q)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer func() { _ = r.Body.Close() }()
-	if body, err = io.ReadAll(r.Body); err != nil {
-		h.t.Fatal(err)
-	}
-	return r.StatusCode, body
-}
-
-// A stream is the answer to a turn request.
-type stream struct {
-	events []*wire.Event
-	text   string
-}
-
-// turn sends a turn request. Its stream must keep the grammar, as the part of a turn whose last event so
-// far had the number after.
-func (h *host) turn(q *wire.TurnRequest, after int64) stream {
-	h.t.Helper()
-	status, body := h.do("POST", "turns", q)
-	if status != http.StatusOK {
-		h.t.Fatalf("POST of %s: %d %s", q.IdempotencyKey, status, body)
-	}
-	s := stream{text: string(body)}
-	grammar := wire.Grammar{After: after, TurnRef: q.TurnRef}
-	for line := range bytes.Lines(body) {
-		line = bytes.TrimSuffix(line, []byte("\n"))
-		e, err := wire.ParseEvent(line)
-		if err != nil {
-			h.t.Fatalf("%v in the line %s", err, line)
-		}
-		for _, v := range grammar.Next(e, len(line)) {
-			h.t.Errorf("%s in the line %s", v, line)
-		}
-		s.events = append(s.events, e)
-	}
-	for _, v := range grammar.End() {
-		h.t.Errorf("%s in the stream\n%s", v, body)
-	}
-	return s
-}
-
-// is holds a stream to its kinds of events, of progress the codes, and to its outcome.
-func (s stream) is(t *testing.T, want string) {
+// run sends a request and holds its stream to its kinds of events, of progress the codes.
+func run(t *testing.T, h *testhost.External, q *wire.TurnRequest, want string) *testhost.ExternalAnswer {
 	t.Helper()
-	var all []string
-	for _, e := range s.events {
-		kind := string(e.Kind)
+	a, err := h.Run(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, e := range a.Events {
 		if e.Kind == wire.EventProgress {
-			kind = string(e.ProgressCode)
-		}
-		all = append(all, kind)
-		if e.Kind == wire.EventTurnOutcome {
-			all = append(all, string(e.Status)+"/"+string(e.ReasonCode))
+			kinds = append(kinds, string(e.ProgressCode))
+		} else {
+			kinds = append(kinds, string(e.Kind))
 		}
 	}
-	if got := strings.Join(all, " "); got != want {
-		t.Fatalf("the stream has %s, want %s\n%s", got, want, s.text)
+	if got := strings.Join(kinds, " "); got != want {
+		t.Fatalf("the stream has %s, want %s\n%s", got, want, a.Raw)
 	}
+	return a
 }
 
-func (s stream) last() int64 { return s.events[len(s.events)-1].SeqNo }
-
-// answer continues the turn of q with an observation of what the stream asked.
-func (s stream) answer(q *wire.TurnRequest, key wire.IdempotencyKey, o wire.Observation) *wire.TurnRequest {
-	for _, e := range s.events {
-		if e.RequestRef != "" {
-			o.RequestRef = e.RequestRef
-		}
-	}
-	if o.EvidenceRefs == nil {
-		o.EvidenceRefs = []wire.Ref{} // the contract has it as an array
-	}
-	c := *q
-	c.Mode, c.Observation, c.IdempotencyKey = wire.ModeContinue, &o, key
-	return &c
-}
-
-func (h *host) outcome(q *wire.TurnRequest) *wire.Outcome {
-	h.t.Helper()
-	status, body := h.do("GET", "turns/"+url.PathEscape(string(q.TurnRef)), nil)
-	o, err := wire.ParseOutcome(body)
-	if status != http.StatusOK || err != nil {
-		h.t.Fatalf("the outcome: %d %v %s", status, err, body)
+func outcome(t *testing.T, h *testhost.External, q *wire.TurnRequest) *wire.Outcome {
+	t.Helper()
+	o, raw, err := h.Inspect(t.Context(), q.TurnRef)
+	if err != nil || o == nil {
+		t.Fatalf("the outcome: %v %s", err, raw)
 	}
 	return o
 }
@@ -247,15 +157,6 @@ func read[D any](t *testing.T, file string, v *D) *D {
 		t.Fatal(err)
 	}
 	return v
-}
-
-func marshal(t *testing.T, doc any) []byte {
-	t.Helper()
-	b, err := json.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // start builds the program and runs it on a free port until the test ends; then it is told to end, and
