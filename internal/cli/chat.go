@@ -34,6 +34,9 @@ type chatFlags struct {
 	userName  *string
 	headless  *bool
 	lineLimit *int64
+	protocol  *string
+	binding   *string
+	observe   *string
 
 	oneTurn bool // --message was given, though it may be empty
 }
@@ -42,7 +45,7 @@ func (a *app) chatCommand() *cobra.Command {
 	var f chatFlags
 	cmd := &cobra.Command{
 		Use:   "chat URL",
-		Short: "Play the Lowkey host: one turn, or a conversation",
+		Short: "Play the host: one turn, or a conversation",
 		Long: `Chat plays the Lowkey host against a server, in any language. URL is the turn endpoint, or where the
 server is (http://127.0.0.1:8787), and then ` + plugin.DefaultTurnPath + ` is added.
 
@@ -52,9 +55,16 @@ platform would: Ctrl-C stops the turn that runs; at the prompt Ctrl-C or Ctrl-D 
 input is not a terminal, each line of it that is not empty is one message of a conversation, and the exit
 code is 1 if a turn did not complete.
 
-Answers end with a newline, added where the agent wrote none; --json has the text as it came.`,
+Answers end with a newline, added where the agent wrote none; --json has the text as it came.
+
+With --protocol external-runtime it plays a host of agent.external-runtime and runs one turn, under the
+binding in a file that the server has admitted too. What the turn asks for is answered as --observe says.
+Ctrl-C cancels the turn.`,
 		Example: `  # One turn, with each event's time of arrival.
-  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events`,
+  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events
+
+  # A turn of agent.external-runtime.
+  backline chat http://127.0.0.1:8787 --protocol external-runtime --binding binding.json -m 'Review this'`,
 		Args: takes(1, 1, "the URL of a server, such as http://"+plugin.DefaultListen),
 	}
 	fs := cmd.Flags()
@@ -69,8 +79,22 @@ Answers end with a newline, added where the agent wrote none; --json has the tex
 	f.userName = fs.String("user-name", "", "the `name` of the user")
 	f.headless = fs.Bool("headless", false, "say that nobody watches the turn")
 	f.lineLimit = sizeFlag(fs, "line-limit", ndjson.DefaultLineLimit, "the longest line that is accepted")
+	f.protocol = choiceFlag(fs, "protocol", "what the server is spoken to in", protocolLowkey, protocolExternal)
+	f.binding = fs.String("binding", "", "external-runtime: run the turn under the binding in this `file`")
+	f.observe = choiceFlag(fs, "observe", "external-runtime: what becomes of tool requests and questions", observeRefuse, observeAdmit)
 	cmd.RunE = a.runs(func(ctx context.Context, args []string) error {
 		f.oneTurn = fs.Changed("message")
+		if *f.lineLimit < 1 || *f.lineLimit > 1<<30 {
+			return usagef("--line-limit is %s, want 1B to 1GiB", (*size)(f.lineLimit))
+		}
+		if *f.protocol == protocolExternal {
+			return a.chatExternal(ctx, &f, fs, args[0])
+		}
+		for _, name := range []string{"binding", "observe"} {
+			if fs.Changed(name) {
+				return usagef("--%s is for --protocol %s", name, protocolExternal)
+			}
+		}
 		return a.chat(ctx, &f, args[0])
 	})
 	return cmd
@@ -82,18 +106,13 @@ func (a *app) chat(ctx context.Context, f *chatFlags, address string) error {
 	if err != nil {
 		return err
 	}
-	if *f.lineLimit < 1 || *f.lineLimit > 1<<30 {
-		return usagef("--line-limit is %s, want 1B to 1GiB", (*size)(f.lineLimit))
-	}
 	token, err := a.read(f.token)
 	if err != nil {
 		return err
 	}
-	message := *f.message
-	if message == "-" {
-		if message, err = readAll(a.in, maxDocument); err != nil {
-			return fmt.Errorf("standard input: %w", err)
-		}
+	message, err := a.messageOf(f)
+	if err != nil {
+		return err
 	}
 
 	defer testhost.CloseIdleConnections()
@@ -121,6 +140,18 @@ func (a *app) chat(ctx context.Context, f *chatFlags, address string) error {
 		return t.converse(ctx)
 	}
 	return t.lines(ctx)
+}
+
+// messageOf is what --message says.
+func (a *app) messageOf(f *chatFlags) (string, error) {
+	if *f.message != "-" {
+		return *f.message, nil
+	}
+	text, err := readAll(a.in, maxDocument)
+	if err != nil {
+		return "", fmt.Errorf("standard input: %w", err)
+	}
+	return text, nil
 }
 
 // errStopped is the error of a turn that was stopped from here.

@@ -143,11 +143,16 @@ func (c choice) Set(s string) error {
 }
 
 // alternatives lists words: "a, b or c".
-func alternatives(words []string) string {
+func alternatives(words []string) string { return joined(words, " or ") }
+
+// listing lists words: "a, b and c".
+func listing(words []string) string { return joined(words, " and ") }
+
+func joined(words []string, last string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}
-	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+	return strings.Join(words[:len(words)-1], ", ") + last + words[len(words)-1]
 }
 
 // duration is a time that is not negative.

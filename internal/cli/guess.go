@@ -28,8 +28,8 @@ func guess(start []byte) string {
 	return ""
 }
 
-// kindOf tells a document by the names of its root's members.
-func kindOf(names map[string]bool) string {
+// kindOf tells a document by the names of its root's members, and by what its member "schema" says.
+func kindOf(names map[string]bool, says string) string {
 	has := func(list string) bool {
 		for _, name := range strings.Fields(list) {
 			if names[name] {
@@ -37,6 +37,9 @@ func kindOf(names map[string]bool) string {
 			}
 		}
 		return false
+	}
+	if kind := guessExternal(names, says); kind != "" {
+		return kind
 	}
 	switch {
 	case has("sessionHandle turn transcriptWindow"):
@@ -55,25 +58,34 @@ func kindOf(names map[string]bool) string {
 	return ""
 }
 
-// names lists the members of the object that doc begins with, as far as it can be read.
-func names(doc []byte) map[string]bool {
-	list := map[string]bool{}
+// names lists the members of the object that doc begins with, as far as it can be read, with the text of
+// its member "schema".
+func names(doc []byte) (list map[string]bool, says string) {
+	list = map[string]bool{}
 	dec := jsontext.NewDecoder(bytes.NewReader(bytes.TrimPrefix(doc, []byte("\ufeff"))),
 		jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	if dec.PeekKind() != '{' {
-		return list
+		return list, says
 	}
 	if _, err := dec.ReadToken(); err != nil {
-		return list
+		return list, says
 	}
 	for {
 		name, err := dec.ReadToken()
 		if err != nil || name.Kind() != '"' {
-			return list
+			return list, says
 		}
-		list[name.String()] = true
+		member := name.String()
+		list[member] = true
+		if member == "schema" && dec.PeekKind() == '"' {
+			if value, err := dec.ReadToken(); err == nil {
+				says = value.String()
+				continue
+			}
+			return list, says
+		}
 		if dec.SkipValue() != nil {
-			return list
+			return list, says
 		}
 	}
 }

@@ -44,6 +44,7 @@ var scaffoldFiles = []struct{ name, template string }{
 var scaffoldModules = []string{
 	"github.com/go-json-experiment/json",
 	"github.com/gorilla/mux",
+	"github.com/gowebpki/jcs",
 	"github.com/hashicorp/golang-lru/v2",
 	"github.com/santhosh-tekuri/jsonschema/v5",
 }

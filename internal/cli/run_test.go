@@ -35,7 +35,7 @@ func run(t *testing.T, stdin string, env []string, args ...string) result {
 // commands are all commands.
 var commands = [][]string{
 	{}, {"serve"}, {"init"}, {"chat"}, {"validate"}, {"schema"}, {"manifest"}, {"manifest", "init"},
-	{"manifest", "check"}, {"manifest", "show"}, {"version"},
+	{"manifest", "check"}, {"manifest", "show"}, {"ledger"}, {"ledger", "list"}, {"ledger", "show"}, {"ledger", "export"}, {"version"},
 }
 
 func TestHelp(t *testing.T) {
@@ -125,6 +125,32 @@ func TestExitCodes(t *testing.T) {
 		{"bad flag in the environment", []string{"serve"}, []string{"BACKLINE_TURN_TIMEOUT=soon"}, 2, "BACKLINE_TURN_TIMEOUT in the environment is not right for --turn-timeout: want a time"},
 		{"arguments of serve", []string{"serve", "muse"}, nil, 2, `serve takes no arguments, and was given "muse"`},
 
+		{"unknown store", []string{"serve", "--store", "redis://x"}, nil, 2, "want memory, or sqlite: and a file"},
+		{"store without a file", []string{"serve", "--store", "sqlite:"}, nil, 2, "want memory, or sqlite: and a file"},
+		{"store that is no ledger", []string{"serve", "--store", "sqlite:" + good}, nil, 1, "not a ledger"},
+		{"store in no folder", []string{"serve", "--store", "sqlite:" + filepath.Join(dir, "none", "x.db")}, nil, 1, "make the folder first"},
+		{"weak operator's token", []string{"serve", "--operator-token", "short"}, nil, 2, "External.OperatorToken is shorter than 16 bytes"},
+		{"one token for hosts and operators", []string{"serve"}, []string{"BACKLINE_AUTH_TOKEN=" + token, "BACKLINE_OPERATOR_TOKEN=" + token}, 2, "also a host's token"},
+		{"no admissions", []string{"serve", "--admissions", filepath.Join(dir, "none")}, nil, 2, "no such file"},
+		{"bad admissions", []string{"serve", "--admissions", dir}, nil, 2, "bad.json"},
+
+		{"ledger of nothing", []string{"ledger", "list", filepath.Join(dir, "none.db")}, nil, 1, "no such file"},
+		{"ledger of something else", []string{"ledger", "export", good}, nil, 1, "not a ledger"},
+		{"ledger in memory", []string{"ledger", "list", "memory"}, nil, 2, "only a ledger in a file can be read"},
+		{"ledger list without a file", []string{"ledger", "list"}, nil, 2, "ledger list needs the FILE of a ledger"},
+		{"ledger list of too many", []string{"ledger", "list", good, "--limit", "1001"}, nil, 2, "want 1 to 1000"},
+		{"ledger list in an unknown state", []string{"ledger", "list", good, "--state", "done"}, nil, 2, "want reserved, dispatched, suspended or settled"},
+		{"ledger list with an unknown status", []string{"ledger", "list", good, "--status", "done"}, nil, 2, "want completed, refused, failed, cancelled or unknown"},
+		{"ledger show without a turn", []string{"ledger", "show", good}, nil, 2, "and the TURN's ref"},
+		{"unknown command of the ledger", []string{"ledger", "drop"}, nil, 2, `unknown command "drop"`},
+
+		{"chat external without a binding", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "-m", "x"}, nil, 2, "needs --binding FILE"},
+		{"chat external with a bad binding", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "-m", "x", "--binding", good}, nil, 2, "--binding: "},
+		{"chat external without a message", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--binding", good}, nil, 2, "needs --message TEXT"},
+		{"chat external with a window", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--window", "1"}, nil, 2, "--window is for the protocol lowkey"},
+		{"chat with a binding", []string{"chat", "http://127.0.0.1:1", "--binding", good}, nil, 2, "--binding is for --protocol external-runtime"},
+		{"validate with a bad profile", []string{"validate", "--profile", good, good}, nil, 2, "--profile: "},
+
 		{"chat without a URL", []string{"chat"}, nil, 2, "chat needs the URL of a server"},
 		{"chat with two", []string{"chat", "a", "b"}, nil, 2, `was also given "b"`},
 		{"chat with an odd URL", []string{"chat", "ftp://example.com"}, nil, 2, "want an absolute http or https URL"},
@@ -136,11 +162,11 @@ func TestExitCodes(t *testing.T) {
 		{"validate something bad", []string{"validate", bad}, nil, 1, "is not a valid manifest: 2 violations"},
 		{"validate nothing", []string{"validate", filepath.Join(dir, "none")}, nil, 2, "no such file"},
 		{"validate a directory", []string{"validate", dir}, nil, 2, "is a directory"},
-		{"validate as what?", []string{"validate", weak}, nil, 2, "name it with --schema manifest|lowkey-request|lowkey-events"},
-		{"validate by an unknown schema", []string{"validate", "--schema", "lowkey", good}, nil, 2, "want manifest, lowkey-request or lowkey-events"},
+		{"validate as what?", []string{"validate", weak}, nil, 2, "name it with --schema manifest|lowkey-request|lowkey-events|external-request|"},
+		{"validate by an unknown schema", []string{"validate", "--schema", "lowkey", good}, nil, 2, "want manifest, lowkey-request, lowkey-events, external-request, external-events, external-outcome, external-profile, external-binding, external-product or classification"},
 		{"validate two", []string{"validate", good, bad}, nil, 2, "takes only one FILE"},
 
-		{"unknown schema", []string{"schema", "bogus"}, nil, 2, "the names are lowkey-request and lowkey-events"},
+		{"unknown schema", []string{"schema", "bogus"}, nil, 2, "the names are lowkey-request, lowkey-events, external-request, external-events, external-outcome, external-profile, external-binding, external-product and classification"},
 		{"manifest check", []string{"manifest", "check", bad}, nil, 1, "2 violations"},
 		{"manifest show of no object", []string{"manifest", "show", weak}, nil, 1, "where a value is expected"},
 		{"manifest show of nothing", []string{"manifest", "show", filepath.Join(dir, "none")}, nil, 2, "no such file"},

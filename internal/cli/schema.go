@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/backline-dev/backline/manifest"
+	"github.com/backline-dev/backline/schema/external"
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -23,15 +24,25 @@ type published struct {
 
 const eventDefinition = "#/$defs/ExternalAgentTurnEvent"
 
-var publishedSchemas = []published{
-	{
-		kindRequest, wire.SchemaID, "Lowkey external turn protocol v1: a request, with the event under $defs",
-		func() ([]byte, error) { return wire.Schema(), nil },
-	},
-	{
-		kindEvents, wire.SchemaID + eventDefinition, "Lowkey external turn protocol v1: one line of the response",
-		eventSchema,
-	},
+// publishedSchemas lists all of them.
+func publishedSchemas() []published {
+	list := []published{
+		{
+			kindRequest, wire.SchemaID, "Lowkey external turn protocol v1: a request, with the event under $defs",
+			func() ([]byte, error) { return wire.Schema(), nil },
+		},
+		{
+			kindEvents, wire.SchemaID + eventDefinition, "Lowkey external turn protocol v1: one line of the response",
+			eventSchema,
+		},
+	}
+	for _, e := range externalKinds {
+		list = append(list, published{
+			e.name, external.SchemaID(e.kind), e.about,
+			func() ([]byte, error) { return external.Schema(e.kind), nil },
+		})
+	}
+	return list
 }
 
 // eventSchema is the event's part of the published schema as a document of its own.
@@ -57,15 +68,16 @@ func eventSchema() ([]byte, error) {
 func (a *app) schemaCommand() *cobra.Command {
 	var asJSON *bool
 	var names []string
-	for _, p := range publishedSchemas {
+	for _, p := range publishedSchemas() {
 		names = append(names, p.Name)
 	}
 	cmd := &cobra.Command{
 		Use:   "schema [NAME]",
 		Short: "List or print the published JSON Schemas",
 		Long: `Schema lists the published JSON Schemas (draft 2020-12), one per line with the name first, or prints the
-one that is named. The names are those that validate --schema takes. A manifest has no schema: see
-manifest check.`,
+one that is named. The names are those that validate --schema takes; the documents of
+agent.external-runtime are also known by their own (agent.external-runtime.binding.v1). A manifest has no
+schema: see manifest check.`,
 		Example: `  # For a validator of another language.
   backline schema lowkey-request > external-turn-protocol.schema.json`,
 		Args: takes(0, 1, "one NAME"),
@@ -74,15 +86,15 @@ manifest check.`,
 	cmd.RunE = a.runs(func(_ context.Context, args []string) error {
 		if len(args) == 0 {
 			if *asJSON {
-				return a.printJSON(publishedSchemas)
+				return a.printJSON(publishedSchemas())
 			}
-			for _, p := range publishedSchemas {
-				_, _ = fmt.Fprintf(a.out, "%-16s %s (%s)\n", p.Name, p.About, p.ID)
+			for _, p := range publishedSchemas() {
+				_, _ = fmt.Fprintf(a.out, "%-17s %s (%s)\n", p.Name, p.About, p.ID)
 			}
 			return nil
 		}
-		for _, p := range publishedSchemas {
-			if p.Name == args[0] {
+		for _, p := range publishedSchemas() {
+			if e := externalNamed(args[0]); p.Name == args[0] || e != nil && e.name == p.Name {
 				text, err := p.text()
 				if err == nil {
 					_, err = a.out.Write(text)
@@ -90,7 +102,7 @@ manifest check.`,
 				return err
 			}
 		}
-		return usagef("there is no schema %q: the names are %s", args[0], strings.Join(names, " and "))
+		return usagef("there is no schema %q: the names are %s", args[0], listing(names))
 	})
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/backline-dev/backline/manifest"
 	"github.com/backline-dev/backline/runtime/ndjson"
 	"github.com/backline-dev/backline/schema"
+	"github.com/backline-dev/backline/schema/external"
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -34,7 +35,12 @@ type verdict struct {
 	Schema     string    `json:"schema"`
 	Valid      bool      `json:"valid"`
 	Violations []finding `json:"violations"`
+
+	oneEvent bool // a single event instead of a stream of them
 }
+
+// streams tells whether the document is a stream of lines.
+func (v *verdict) streams() bool { return v.Schema == kindEvents || v.Schema == kindExternalEvents }
 
 func (a *app) validateCommand() *cobra.Command {
 	var name *string
@@ -42,9 +48,11 @@ func (a *app) validateCommand() *cobra.Command {
 	var lineLimit *int64
 	cmd := &cobra.Command{
 		Use:   "validate [FILE]",
-		Short: "Check a manifest, a turn request, or a stream of events",
-		Long: `Validate checks a document: a plugin manifest, a Lowkey turn request, or the NDJSON events of a Lowkey
-response, with their order. It reads FILE, or standard input without one or with -.
+		Short: "Check a manifest, a turn request, a stream of events, or another document of a protocol",
+		Long: `Validate checks a document: a plugin manifest; a Lowkey turn request, or the NDJSON events of a Lowkey
+response, with their order; any document of agent.external-runtime, with the digests that it carries, or
+its events, with their order, numbers and digests, and with --profile its limits. It reads FILE, or
+standard input without one or with -.
 
 What the document is, is told from its content, or by --schema. Every violation is one line, with the
 line and column in the file (of a field that is missing, those of the object that lacks it), the JSON
@@ -53,27 +61,43 @@ stream of events the pointer is that within the line, and a bad line does not en
 code is 1 if there is a violation, and 2 if the document could not be read or told.`,
 		Example: `  # What a server in any language answers to a turn.
   curl -sN http://127.0.0.1:8787/lowkey/turn -H 'Content-Type: application/json' -d @request.json |
-    backline validate --schema lowkey-events`,
+    backline validate --schema lowkey-events
+
+  # A binding, before it is admitted.
+  backline validate admitted/binding.json`,
 		Args: takes(0, 1, "one FILE"),
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	name = fs.String("schema", "", "what the document is: "+alternatives(kindNames())+" (a `name`; default: told from the content)")
+	profile := fs.String("profile", "", "hold "+kindExternalEvents+" to the limits of the profile in this `file`")
+	after := countFlag(fs, "after", 0, "the number of the event before the first of "+kindExternalEvents+", as where a turn goes on")
 	asJSON = fs.Bool("json", false, "print the verdict as one JSON object")
 	lineLimit = sizeFlag(fs, "line-limit", ndjson.DefaultLineLimit, "the longest line of a stream that is read")
 	cmd.RunE = a.runs(func(_ context.Context, args []string) error {
-		if *name != "" && !slices.Contains(kindNames(), *name) {
-			return usagef("--schema is %q, want %s", *name, alternatives(kindNames()))
+		kind := *name
+		if e := externalNamed(kind); e != nil {
+			kind = e.name
+		}
+		if kind != "" && !slices.Contains(kindNames(), kind) {
+			return usagef("--schema is %q, want %s", kind, alternatives(kindNames()))
 		}
 		if *lineLimit < 1 || *lineLimit > 1<<30 {
 			return usagef("--line-limit is %s, want 1B to 1GiB", (*size)(lineLimit))
+		}
+		grammar := external.Grammar{After: int64(*after)}
+		if *profile != "" {
+			var err error
+			if grammar.Profile, err = readProfile(*profile); err != nil {
+				return &usageError{err}
+			}
 		}
 		in, file, err := a.open(args)
 		if err != nil {
 			return err
 		}
 		defer in.Close()
-		return a.validate(in, file, *name, int(*lineLimit), *asJSON)
+		return a.validate(in, file, kind, &grammar, int(*lineLimit), *asJSON)
 	})
 	return cmd
 }
@@ -101,10 +125,17 @@ const (
 	kindEvents   = "lowkey-events"
 )
 
-func kindNames() []string { return []string{kindManifest, kindRequest, kindEvents} }
+func kindNames() []string {
+	names := []string{kindManifest, kindRequest, kindEvents}
+	for i := range externalKinds {
+		names = append(names, externalKinds[i].name)
+	}
+	return names
+}
 
-// validate checks a document of this kind; an empty kind is told from the content.
-func (a *app) validate(in io.Reader, file, kind string, lineLimit int, asJSON bool) error {
+// validate checks a document of this kind; an empty kind is told from the content. grammar is for the
+// events of agent.external-runtime.
+func (a *app) validate(in io.Reader, file, kind string, grammar *external.Grammar, lineLimit int, asJSON bool) error {
 	const enough = 64 << 10 // to tell what it is
 	br := bufio.NewReaderSize(in, enough)
 	if kind == "" {
@@ -117,8 +148,19 @@ func (a *app) validate(in io.Reader, file, kind string, lineLimit int, asJSON bo
 		}
 	}
 	v := &verdict{File: file, Schema: kind, Violations: []finding{}}
-	if kind == kindEvents {
-		if err := v.checkEvents(br, lineLimit); err != nil {
+	stream := v.checkEvents
+	if kind == kindExternalEvents {
+		start, err := br.Peek(enough)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		stream = func(r io.Reader, lineLimit int) error { return v.checkExternalEvents(r, grammar, lineLimit) }
+		if severalLines(start) {
+			stream = nil
+		}
+	}
+	if v.streams() && stream != nil {
+		if err := stream(br, lineLimit); err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 	} else {
@@ -126,10 +168,14 @@ func (a *app) validate(in io.Reader, file, kind string, lineLimit int, asJSON bo
 		if err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
-		if kind == kindManifest {
-			v.checkManifest([]byte(text))
-		} else {
-			v.checkRequest([]byte(text))
+		doc := []byte(text)
+		switch e := externalNamed(kind); {
+		case kind == kindManifest:
+			v.checkManifest(doc)
+		case e != nil:
+			v.checkExternal(e.kind, doc)
+		default:
+			v.checkRequest(doc)
 		}
 	}
 	return a.pronounce(v, asJSON)
@@ -156,7 +202,7 @@ func (a *app) pronounce(v *verdict, asJSON bool) error {
 				place += fmt.Sprintf(":%d", f.Column)
 			}
 			sentence := schema.Violation{Pointer: f.Pointer, Found: f.Found, Expected: f.Expected}.String()
-			if f.Pointer == "" && v.Schema == kindEvents {
+			if f.Pointer == "" && v.streams() && !v.oneEvent {
 				sentence = "the line is " + f.Found + ", expected " + f.Expected
 			}
 			_, _ = fmt.Fprintf(a.out, "%s:%s: %s\n", v.File, place, oneLine(sentence))
@@ -218,9 +264,7 @@ func (v *verdict) checkEvents(r io.Reader, lineLimit int) error {
 	for line, err := range ndjson.Lines(r, lineLimit) {
 		var long *ndjson.LineTooLongError
 		if errors.As(err, &long) {
-			v.Violations = append(v.Violations, finding{
-				Line: long.Number, Found: "longer than the limit", Expected: fmt.Sprintf("at most %d bytes (see --line-limit); what follows was not read", long.Limit),
-			})
+			v.tooLong(long)
 			return nil
 		}
 		if err != nil {
@@ -242,6 +286,12 @@ func (v *verdict) checkEvents(r io.Reader, lineLimit int) error {
 	return nil
 }
 
+func (v *verdict) tooLong(e *ndjson.LineTooLongError) {
+	v.Violations = append(v.Violations, finding{
+		Line: e.Number, Found: "longer than the limit", Expected: fmt.Sprintf("at most %d bytes (see --line-limit); what follows was not read", e.Limit),
+	})
+}
+
 // addEvent notes what is wrong with one line of a stream.
 func (v *verdict) addEvent(number int, line []byte, err error) {
 	var wrong *wire.Error
@@ -250,14 +300,23 @@ func (v *verdict) addEvent(number int, line []byte, err error) {
 		return
 	}
 	if s := wrong.Syntax; s != nil {
-		// A line has one line: the parser's own count is 1.
-		v.Violations = append(v.Violations, finding{number, s.Column, s.Pointer, "malformed", "JSON, but " + s.Message})
+		v.malformedLine(number, s)
 		return
 	}
 	list := wrong.Violations // the first
 	if all := eventValidator().Validate(line); len(all) > 0 {
 		list = all
 	}
+	v.addLine(number, line, list)
+}
+
+func (v *verdict) malformedLine(number int, s *schema.SyntaxError) {
+	// A line has one line: the parser's own count is 1.
+	v.Violations = append(v.Violations, finding{number, s.Column, s.Pointer, "malformed", "JSON, but " + s.Message})
+}
+
+// addLine notes violations of one line of a stream.
+func (v *verdict) addLine(number int, line []byte, list []schema.Violation) {
 	places := locate(line, list)
 	for i, violation := range list {
 		v.Violations = append(v.Violations, finding{
