@@ -226,7 +226,11 @@ func (e *Engine) repeat(rec *record, fingerprint uint64) (Stream, error) {
 	return Stream{engine: e, rec: rec, run: run, Repeat: Joined}, nil
 }
 
-func (r *record) joinable() bool { return !r.run.ending && r.run.ctx.Err() == nil }
+// joinable tells whether a repeat may attach to the running turn. One whose context is over, but not by its
+// own completion, is ending.
+func (r *record) joinable() bool {
+	return !r.run.ending && (r.run.ended || r.run.ctx.Err() == nil)
+}
 
 // Serve attaches conn to the turn and sees it to its end: it flushes the first line, has the adapter
 // called, on this goroutine if the turn is new, and lets lines out as they come; the last one may be

@@ -543,29 +543,31 @@ func (r *Run) heartbeat(now int64) {
 // finish ends the turn, exactly once; it reports whether this call did.
 func (r *Run) finish(abandoned bool) bool {
 	e, log := r.engine, &r.rec.log
+	o := &Outcome{
+		Abandoned: abandoned,
+		Accepted:  r.accepted,
+	}
+	r.judge(o)
+
 	e.mu.Lock()
 	if r.ended {
 		e.mu.Unlock()
 		return false
 	}
-	r.ended, r.ending = true, true
+	// A turn that completes is still joined; one that does not is not, from here at the latest.
+	r.ended, r.ending = true, o.Status != Completed
 	if abandoned {
 		e.abandoned.Add(1)
 	}
 	e.mu.Unlock()
 	r.timer.Stop()
 
-	o := &Outcome{
-		Abandoned: abandoned,
-		Accepted:  r.accepted,
-	}
 	called := r.called.Load()
 	if called {
 		o.Continuity, o.History, o.Waited = r.continuity, r.history, r.waited
 	} else {
 		o.Waited = time.Duration(ndjson.Now() - r.begun)
 	}
-	r.judge(o)
 
 	// From here on the adapter's output goes nowhere. What was split stays incomplete.
 	_ = log.Begin() // only this function seals the log

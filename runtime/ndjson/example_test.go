@@ -67,3 +67,9 @@ func ExampleLog() {
 	// {"n":2}
 	// {"end":true}
 }
+
+func ExampleNow() {
+	before := ndjson.Now()
+	fmt.Println(before > 0, ndjson.Now() >= before)
+	// Output: true true
+}
