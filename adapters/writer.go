@@ -26,7 +26,8 @@ type Writer interface {
 	Status(s string) error
 
 	// Usage reports what the turn has used so far. Reports are cumulative: for each axis the last
-	// one that measures it counts.
+	// one that measures it counts. Report each axis once, at the end, where a host charges for it:
+	// under agent.external-runtime two reports of one axis that differ are a conflict.
 	Usage(u Usage) error
 
 	// Tool asks the host to run a tool and waits for its answer; the turn's idle clock stands
