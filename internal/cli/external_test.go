@@ -1,0 +1,432 @@
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/backline-dev/backline/internal/testhost"
+	"github.com/backline-dev/backline/runtime/ledger"
+	"github.com/backline-dev/backline/schema/external"
+)
+
+const operatorToken = "operator-0123456789abcdef"
+
+// steps is a message for the scripted adapter.
+func steps(lines ...string) string { return "script:\n" + strings.Join(lines, "\n") }
+
+// goodUsage is a step whose usage every budget of these tests allows.
+const goodUsage = `{"usage":{"max_tokens":3,"max_cost_micros":2,"max_wall_time_ms":5,"max_steps":1}}`
+
+// writeDoc writes a document into a folder.
+func writeDoc(t *testing.T, dir, name string, doc any) string {
+	t.Helper()
+	text, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// admissions makes a folder with a profile and a binding to it.
+func admissions(t *testing.T) (dir string, p *external.Profile, b *external.Binding) {
+	t.Helper()
+	dir = t.TempDir()
+	p = testhost.NewProfile("profile:1")
+	b = testhost.NewBinding("binding:1", "agent:muse", p)
+	writeDoc(t, dir, "profile.json", p)
+	writeDoc(t, dir, "binding.json", b)
+	return dir, p, b
+}
+
+// orbiplex is a host of the server that speaks agent.external-runtime.
+func (s *server) orbiplex(p *external.Profile, b *external.Binding) *testhost.External {
+	transport := &http.Transport{}
+	s.t.Cleanup(transport.CloseIdleConnections)
+	return &testhost.External{
+		URL: s.base + "/external-runtime", OperatorToken: operatorToken, Profile: p, Binding: b,
+		Client: &http.Client{Transport: transport},
+	}
+}
+
+func runTurn(t *testing.T, x *testhost.External, r *external.TurnRequest) *testhost.ExternalAnswer {
+	t.Helper()
+	a, err := x.Run(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestServeKeepsTheLedger kills a server in the middle of a turn. The next one on the same file repeats
+// what has ended byte for byte, tells of the other that nobody knows its end, and calls no adapter.
+func TestServeKeepsTheLedger(t *testing.T) {
+	t.Parallel()
+	dir, profile, binding := admissions(t)
+	file := filepath.Join(t.TempDir(), "turns.db")
+	args := []string{"--adapter", "scripted", "--admissions", dir, "--store", "sqlite:" + file}
+	s := serve(t, []string{"BACKLINE_OPERATOR_TOKEN=" + operatorToken}, args...)
+
+	// One binding from the directory, one over HTTP.
+	x := s.orbiplex(profile, binding)
+	second := testhost.NewBinding("binding:2", "agent:muse", profile)
+	y := s.orbiplex(profile, second)
+	if err := y.AdmitBinding(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	done := x.Request(steps(`{"text":"to be kept"}`, goodUsage))
+	first := runTurn(t, x, done)
+	if first.Ended() != "completed/completed" || first.Content != "to be kept" {
+		t.Fatalf("the first turn: %s, %q", first.Ended(), first.Content)
+	}
+	refused := y.Request("x")
+	refused.PromptPolicyRef = "prompt-policy:other"
+	if a := runTurn(t, y, refused); a.Ended() != "refused/policy-denied" {
+		t.Fatalf("a turn with a policy of its own: %s", a.Ended())
+	}
+
+	// A second server cannot have the file, and the ledger can be read meanwhile.
+	if r := run(t, "", nil, "serve", "--listen", "127.0.0.1:0", "--store", "sqlite:"+file); r.code != 1 || strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, "in use by another process") {
+		t.Errorf("a second server: exit code %d, %q; want 1 and one line", r.code, r.err)
+	}
+	lost := y.Request(steps(`{"text":"lost"}`, `{"block":true}`))
+	stream, err := y.Turn(t.Context(), lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e, err := range stream.Events() {
+		if err != nil || e.Err != nil {
+			t.Fatal(err, e.Err)
+		}
+		if e.ProgressCode == external.ProgressRunning {
+			list := run(t, "", nil, "ledger", "list", "sqlite:"+file, "--state", "dispatched")
+			if list.code != 0 || !strings.Contains(list.out, string(lost.TurnRef)) || strings.Count(list.out, "\n") != 1 {
+				t.Errorf("ledger list while a turn runs: %d, %s%s", list.code, list.out, list.err)
+			}
+			s.signal(syscall.SIGKILL)
+			break
+		}
+	}
+	s.exit()
+
+	// Without the operator's token this time: what was admitted with it is remembered all the same.
+	s = serve(t, nil, args...)
+	s.err.await(t, `level=WARN.*`+string(lost.TurnRef))
+	x, y = s.orbiplex(profile, binding), s.orbiplex(profile, second)
+	if again := runTurn(t, x, done); again.Raw != first.Raw {
+		t.Errorf("the first turn is repeated as\n%s, want\n%s", again.Raw, first.Raw)
+	}
+	if a := runTurn(t, y, lost); a.Ended() != "unknown/unknown" {
+		t.Errorf("the lost turn ends %s, want unknown", a.Ended())
+	}
+	outcome, _, err := y.Inspect(t.Context(), lost.TurnRef)
+	if err != nil || outcome == nil || outcome.Retryability != external.ReconciliationRequired || outcome.BudgetCharged != external.Usage(lost.BudgetReservation) {
+		t.Errorf("its outcome is %+v, %v", outcome, err)
+	}
+	if a := runTurn(t, y, y.Request(steps(`{"text":"more"}`, goodUsage))); a.Ended() != "completed/completed" {
+		t.Errorf("a new turn under the binding of the operator: %s", a.Ended())
+	}
+	s.signal(syscall.SIGTERM)
+	if code := s.exit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if log := s.err.String(); strings.Count(log, "msg=turn ") != 1 {
+		t.Errorf("want one turn that was run by the second server:\n%s", log)
+	}
+	checkLedger(t, file, done, refused, lost)
+}
+
+// checkLedger looks at the ledger of TestServeKeepsTheLedger.
+func checkLedger(t *testing.T, file string, done, refused, lost *external.TurnRequest) {
+	t.Helper()
+	r := run(t, "", nil, "ledger", "list", file)
+	when := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`)
+	ref := regexp.MustCompile(`turn-\w+`)
+	got := ref.ReplaceAllString(when.ReplaceAllString(r.out, "TIME"), "TURN")
+	want := `     1  completed  completed              TIME  TURN  binding:1  tokens=3 cost_micros=2 wall_time_ms=5 steps=1
+     2  refused    policy-denied          TIME  TURN  binding:2  tokens=0 cost_micros=0 wall_time_ms=0 steps=0
+     3  unknown    unknown                TIME  TURN  binding:2  tokens=50000 cost_micros=500000 wall_time_ms=30000 steps=500
+     4  completed  completed              TIME  TURN  binding:2  tokens=3 cost_micros=2 wall_time_ms=5 steps=1
+`
+	if r.code != 0 || got != want {
+		t.Errorf("ledger list: %d %s\n%s, want\n%s", r.code, r.err, got, want)
+	}
+
+	// Pages, order and filters.
+	var page struct {
+		Turns []ledger.Turn
+		Next  int64
+	}
+	list := func(args ...string) (refs []string) {
+		t.Helper()
+		r := run(t, "", nil, append([]string{"ledger", "list", file, "--json"}, args...)...)
+		page.Turns, page.Next = nil, 0
+		if err := json.Unmarshal([]byte(r.out), &page); err != nil || r.code != 0 {
+			t.Fatalf("ledger list %q: %d, %s, %v", args, r.code, r.err, err)
+		}
+		for _, t := range page.Turns {
+			refs = append(refs, string(t.Ref))
+		}
+		return refs
+	}
+	if refs := list("--limit", "2"); len(refs) != 2 || refs[0] != string(done.TurnRef) || refs[1] != string(refused.TurnRef) || page.Next != 2 {
+		t.Errorf("the first page: %q, next %d", refs, page.Next)
+	}
+	if refs := list("--limit", "2", "--after", "2"); len(refs) != 2 || refs[0] != string(lost.TurnRef) || page.Next != 0 {
+		t.Errorf("the second page: %q, next %d", refs, page.Next)
+	}
+	if refs := list("--newest", "--limit", "2"); len(refs) != 2 || refs[1] != string(lost.TurnRef) || page.Next != 3 {
+		t.Errorf("the newest: %q, next %d", refs, page.Next)
+	}
+	for _, tc := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{"--status", "unknown"}, 1},
+		{[]string{"--state", "settled"}, 4},
+		{[]string{"--binding", "binding:2"}, 3},
+		{[]string{"--binding", "binding:2", "--status", "completed"}, 1},
+		{[]string{"--agent", "agent:nobody"}, 0},
+	} {
+		if refs := list(tc.args...); len(refs) != tc.want {
+			t.Errorf("ledger list %q: %d turns, want %d", tc.args, len(refs), tc.want)
+		}
+	}
+	if r := run(t, "", nil, "ledger", "list", file, "--limit", "1"); !strings.HasSuffix(r.out, "… more with --after 1\n") {
+		t.Errorf("a list that is cut: %s", r.out)
+	}
+
+	// One turn.
+	show := run(t, "", nil, "ledger", "show", file, string(done.TurnRef))
+	for _, line := range []string{
+		`turn +` + string(done.TurnRef), `state +settled`, `agent +agent:muse`, `binding +binding:1 sha256:\S+`, `profile +profile:1 generation 1`,
+		`budget +tokens=50000 .*`, `outcome +completed / completed, terminal, .*`, `charged +tokens=3 cost_micros=2 wall_time_ms=5 steps=1 \(authoritative\)`,
+		`product +\S+, 10 bytes, kept until .*`, `request +start ` + string(done.IdempotencyKey) + `: \S+, completed / completed, events to \d+, \d+ bytes, kept until .*`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(show.out) {
+			t.Errorf("ledger show has no line %q:\n%s%s", line, show.out, show.err)
+		}
+	}
+	one := run(t, "", nil, "ledger", "show", file, string(lost.TurnRef), "--json")
+	var shown struct {
+		Turn    ledger.Turn
+		Parts   []ledger.Part
+		Product *ledger.Product
+	}
+	if err := json.Unmarshal([]byte(one.out), &shown); err != nil || shown.Turn.Outcome == nil || shown.Turn.Outcome.Status != ledger.Unknown || len(shown.Parts) != 1 || shown.Product != nil {
+		t.Errorf("ledger show --json: %v\n%s", err, one.out)
+	}
+	if r := run(t, "", nil, "ledger", "show", file, "turn:none"); r.code != 1 || r.err != "backline: the ledger knows no turn \"turn:none\"\n" {
+		t.Errorf("a turn that is not there: %d, %q", r.code, r.err)
+	}
+
+	// Everything, and nothing of what was said.
+	export := run(t, "", nil, "ledger", "export", file)
+	counts := map[string]int{}
+	for line := range strings.Lines(export.out) {
+		var record map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(line), &record); err != nil || len(record) != 1 {
+			t.Fatalf("a line of the export: %v\n%s", err, line)
+		}
+		for kind := range record {
+			counts[kind]++
+		}
+	}
+	wantCounts := map[string]int{"admission": 3, "session": 2, "turn": 4, "part": 4, "product": 2}
+	for kind, n := range wantCounts {
+		if counts[kind] != n {
+			t.Errorf("the export has %d of %s, want %d", counts[kind], kind, n)
+		}
+	}
+	if export.code != 0 || len(counts) != len(wantCounts) {
+		t.Errorf("exit code %d, %v", export.code, counts)
+	}
+	for _, r := range []result{export, show, one} {
+		if strings.Contains(r.out, "to be kept") || strings.Contains(r.out, "lost\"") {
+			t.Errorf("content is shown:\n%s", r.out)
+		}
+	}
+}
+
+// TestServeReadsAdmissionsAgain: SIGHUP, also with a mistake in one file.
+func TestServeReadsAdmissionsAgain(t *testing.T) {
+	t.Parallel()
+	dir, profile, binding := admissions(t)
+	s := serve(t, nil, "--admissions", dir)
+	x := s.orbiplex(profile, binding)
+	if a := runTurn(t, x, x.Request("hello")); a.Content != "hello" {
+		t.Errorf("%s %q", a.Ended(), a.Content)
+	}
+	third := testhost.NewBinding("binding:3", "agent:muse", profile)
+	z := s.orbiplex(profile, third)
+	if a := runTurn(t, z, z.Request("hello")); a.Ended() != "refused/binding-missing" {
+		t.Errorf("before its binding is there: %s", a.Ended())
+	}
+	writeDoc(t, dir, "third.json", third)
+	if err := os.WriteFile(filepath.Join(dir, "bad.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.signal(syscall.SIGHUP)
+	s.err.await(t, `level=ERROR.*bad\.json`)
+	s.err.await(t, `read the admissions again.*files=4`)
+	if a := runTurn(t, z, z.Request("hello")); a.Ended() != "completed/completed" {
+		t.Errorf("when its binding is there: %s", a.Ended())
+	}
+	s.signal(syscall.SIGTERM)
+	if code := s.exit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// TestServeDrainsTheLedger: a turn that awaits an observation ends as cancelled, and what it cost is known.
+func TestServeDrainsTheLedger(t *testing.T) {
+	t.Parallel()
+	dir, profile, binding := admissions(t)
+	file := filepath.Join(t.TempDir(), "turns.db")
+	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir, "--store", "sqlite:"+file)
+	x := s.orbiplex(profile, binding)
+	r := x.Request(steps(`{"question":{"schema":"s","question":{"a":1}}}`))
+	if a := runTurn(t, x, r); len(a.Asked) != 1 {
+		t.Fatalf("nothing was asked: %s", a.Raw)
+	}
+	s.signal(syscall.SIGTERM)
+	if code := s.exit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if left, err := filepath.Glob(file + "-[ws]*"); err != nil || len(left) != 0 {
+		t.Errorf("the ledger was not closed: %q is left (%v)", left, err)
+	}
+	out := run(t, "", nil, "ledger", "list", file)
+	if !regexp.MustCompile(`^ +1  cancelled  cancelled +\S+  ` + string(r.TurnRef)).MatchString(out.out) {
+		t.Errorf("ledger list: %s%s", out.out, out.err)
+	}
+}
+
+// TestServeAddresses: what serve says of agent.external-runtime.
+func TestServeAddresses(t *testing.T) {
+	t.Parallel()
+	const hint = "refused, since nothing is admitted"
+	s := serve(t, nil)
+	s.out.await(t, hint)
+	s.out.await(t, `external +http://127\.0\.0\.1:\d+/external-runtime/turns\n`)
+	dir, _, _ := admissions(t)
+	s = serve(t, nil, "--admissions", dir)
+	s.out.await(t, "backline chat http://")
+	if strings.Contains(s.out.String(), hint) {
+		t.Errorf("with admissions it says\n%s", s.out)
+	}
+	s = start(t, nil, "--listen", "127.0.0.1:0", "--json")
+	s.out.await(t, `"external":"http://127\.0\.0\.1:\d+/external-runtime/turns","store":"memory"`)
+}
+
+// TestOperatorTokenStaysInside looks for the operator's token in all that a server writes.
+func TestOperatorTokenStaysInside(t *testing.T) {
+	t.Parallel()
+	_, profile, binding := admissions(t)
+	s := serve(t, nil, "--operator-token", operatorToken, "--log-level", "debug")
+	x := s.orbiplex(profile, binding)
+	for _, token := range []string{operatorToken, "wrong-0123456789abcdef"} {
+		x.OperatorToken = token
+		if err := x.Setup(t.Context()); (err == nil) != (token == operatorToken) {
+			t.Errorf("with the token %q: %v", token, err)
+		}
+	}
+	s.signal(syscall.SIGTERM)
+	s.exit()
+	if log := s.out.String() + s.err.String(); strings.Contains(log, "0123456789abcdef") || !strings.Contains(log, "a secret on the command line can be read") {
+		t.Errorf("it writes\n%s", log)
+	}
+}
+
+func TestChatExternal(t *testing.T) {
+	t.Parallel()
+	dir, _, _ := admissions(t)
+	binding := filepath.Join(dir, "binding.json")
+	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir)
+	chat := func(code int, message string, args ...string) result {
+		t.Helper()
+		r := run(t, message, nil, append([]string{"chat", s.base, "--protocol", "external-runtime", "--binding", binding, "-m", "-"}, args...)...)
+		if r.code != code || code == 1 && strings.Count(r.err, "\n") != 1 || code == 0 && r.err != "" {
+			t.Errorf("%q: exit code %d, want %d\n%s%s", message, r.code, code, r.out, r.err)
+		}
+		return r
+	}
+	if r := chat(0, "hello"); r.out != "hello\n" {
+		t.Errorf("%q", r.out)
+	}
+	tool := steps(`{"tool":{"ref":"tool:search","schema":"s","input":{"q":1}}}`, `{"question":{"schema":"s","question":{"q":1}}}`, goodUsage)
+	if r := chat(0, tool); r.out != "refused:tool-not-admittedrefused:approval-not-admitted\n" {
+		t.Errorf("refusing: %q", r.out)
+	}
+	if r := chat(0, tool, "--observe", "admit"); !strings.HasPrefix(r.out, "admitted:receipt-") {
+		t.Errorf("admitting: %q", r.out)
+	}
+	if r := chat(1, steps(`{"text":"half"}`, `{"unavailable":"x","temporary":true}`)); !strings.Contains(r.err, "the turn failed: provider-unavailable") {
+		t.Errorf("failing: %q", r.err)
+	}
+	r := chat(0, "hello", "--json", "--events")
+	var report struct {
+		HTTP    int `json:"httpStatus"`
+		Status  string
+		Text    string
+		Product string `json:"product/ref"`
+		Events  []struct{ Line string }
+	}
+	if err := json.Unmarshal([]byte(r.out), &report); err != nil || report.HTTP != 200 || report.Status != "completed" || report.Text != "hello" || report.Product == "" || len(report.Events) < 4 {
+		t.Errorf("--json: %v\n%s", err, r.out)
+	}
+	if r := chat(0, "hello", "--events"); !regexp.MustCompile(`(?m)^ +[\d.]+ ms  \{"schema":"agent\.external-runtime\.event\.v1".*"kind":"turn-outcome".*\}$`).MatchString(r.out) {
+		t.Errorf("--events:\n%s", r.out)
+	}
+	// The stream that chat shows is one that validate accepts.
+	var stream bytes.Buffer
+	for _, e := range report.Events {
+		stream.WriteString(e.Line + "\n")
+	}
+	if v, _ := judge(t, &stream, "--profile", filepath.Join(dir, "profile.json")); !v.Valid || v.Schema != "external-events" {
+		t.Errorf("its events: %+v", v)
+	}
+	// A binding that the server does not know.
+	binding = writeDoc(t, t.TempDir(), "other.json", testhost.NewBinding("binding:other", "agent:muse", testhost.NewProfile("profile:1")))
+	if r := chat(1, "hello"); !strings.Contains(r.err, "the turn was refused: binding-missing") {
+		t.Errorf("an unknown binding: %q", r.err)
+	}
+	if r := chat(1, "hello", "--json"); !strings.Contains(r.out, `"status":"refused","reason/code":"binding-missing"`) {
+		t.Errorf("an unknown binding: %s", r.out)
+	}
+	// A server without the protocol.
+	if r := run(t, "", nil, "chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--binding", binding, "-m", "x"); r.code != 1 || !strings.Contains(r.err, "is the server running?") {
+		t.Errorf("nobody: %d, %q", r.code, r.err)
+	}
+	s.base += "/elsewhere"
+	if r := chat(1, "hello"); !strings.Contains(r.err, "HTTP status 404") {
+		t.Errorf("another page: %q", r.err)
+	}
+}
+
+// TestChatExternalCancels: an interrupt ends the turn, not just the program.
+func TestChatExternalCancels(t *testing.T) {
+	t.Parallel()
+	dir, _, _ := admissions(t)
+	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir)
+	tm := onTerminal(t, nil, "chat", s.base, "--protocol", "external-runtime", "--binding", filepath.Join(dir, "binding.json"), "--events",
+		"-m", steps(`{"text":"begun"}`, `{"block":true}`))
+	tm.sees(`"progress/code":"running"`)
+	tm.press(ctrlC)
+	tm.sees(`"cancelled"`)
+	tm.sees(`the turn was cancelled: cancelled`)
+	if code := tm.exit(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	s.err.await(t, `status=cancelled`)
+}
