@@ -313,7 +313,7 @@ func TestRandomKills(t *testing.T) {
 	}
 	var all []told
 	turns := 0
-	for round := range soak(4) {
+	for round := range soak(3) {
 		server := startChild(t, dir, "")
 		if round == 0 {
 			server.admit()
@@ -351,7 +351,13 @@ func TestRandomKills(t *testing.T) {
 			})
 		}
 		turns++
-		time.Sleep(time.Duration(rand.IntN(200)+20) * time.Millisecond) // the kill's moment
+		some := 1 + rand.IntN(40)
+		eventually(t, "turns have been answered", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(heard) >= some
+		})
+		time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond) // anywhere in what goes on then
 		server.kill()
 		hosts.Wait()
 		all = append(all, heard...)

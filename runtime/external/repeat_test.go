@@ -39,7 +39,8 @@ func (g *rig) crowd(n int, q func(i int) doc) []reply {
 // bytes; also where it is a refusal, or a continue.
 func TestFaultG2TheSameKeyAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	const callers, rounds = 64, 10
+	const callers = 64
+	rounds := soak(4)
 	g := newRig(t, nil)
 	same := func(round int, name, ends string, replies []reply) {
 		for _, r := range replies {
