@@ -325,7 +325,7 @@ func rawPost(h *host, header, body string) (*reply, error) {
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	lines := bufio.NewReader(c)
-	res, err := http.ReadResponse(lines, nil)
+	res, err := http.ReadResponse(lines, nil) //nolint:bodyclose // the reply closes it
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -343,7 +343,7 @@ func rawPost10(h *host, body []byte) (*reply, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	res, err := http.ReadResponse(bufio.NewReader(c), nil) //nolint:bodyclose // the reply closes it
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -382,7 +382,7 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer c.Close()
+				defer func() { _ = c.Close() }()
 				if _, err := fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: h\r\n%s%s\r\n5\r\n{    ", tt.start, tt.header, framing); err != nil {
 					t.Fatal(err)
 				}

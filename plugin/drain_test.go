@@ -285,7 +285,7 @@ func TestServeListenerFailsWhenItsListenerDoes(t *testing.T) {
 func TestServeRefusesWhatIsNotSafe(t *testing.T) {
 	t.Parallel()
 	taken := listen(t)
-	defer taken.Close()
+	t.Cleanup(func() { _ = taken.Close() })
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	var conf *plugin.ConfigError

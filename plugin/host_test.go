@@ -186,7 +186,7 @@ func (h *host) do(method, path string, body io.Reader) (*reply, error) {
 			delete(q.Header, k)
 		}
 	}
-	res, err := h.client.Do(q)
+	res, err := h.client.Do(q) //nolint:bodyclose // the reply closes it
 	if err != nil {
 		cancel()
 		return nil, err

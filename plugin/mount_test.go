@@ -19,8 +19,15 @@ import (
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
+// A fetched is what came before the body of an answer that has been read.
+type fetched struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+}
+
 // get reads a whole answer.
-func (h *host) get(t testing.TB, path string) (*http.Response, []byte) {
+func (h *host) get(t testing.TB, path string) (fetched, []byte) {
 	t.Helper()
 	res, err := h.client.Get("http://" + h.addr + path)
 	if err != nil {
@@ -31,7 +38,7 @@ func (h *host) get(t testing.TB, path string) (*http.Response, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res, body
+	return fetched{res.StatusCode, res.Status, res.Header}, body
 }
 
 // at is the host with another path of the turns.

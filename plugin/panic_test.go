@@ -67,7 +67,7 @@ var crashes = map[string]func(w adapters.Writer) error{
 	"with a panicking String":   func(adapters.Writer) error { panic(badStringer{}) },
 	"with http.ErrAbortHandler": func(adapters.Writer) error { panic(http.ErrAbortHandler) },
 	"with a huge value":         func(adapters.Writer) error { panic(strings.Repeat(secret, 100_000)) },
-	"by a runtime error":        func(adapters.Writer) error { var m map[string]int; m[secret] = 1; return nil },
+	"by a runtime error":        func(adapters.Writer) error { var words []string; return errors.New(secret + words[len(secret)]) },
 	"by Goexit":                 func(adapters.Writer) error { goruntime.Goexit(); return nil },
 	"by Goexit after a chunk": func(w adapters.Writer) error {
 		_ = w.Text("x")
@@ -234,7 +234,7 @@ func TestFaultB5AHookThatCrashesHarmsNothing(t *testing.T) {
 	t.Parallel()
 	for how, crash := range map[string]func(){
 		"panics":             func() { panic(secret) },
-		"panics with nil":    func() { panic(nil) },
+		"panics with nil":    func() { panic(nil) }, //nolint:govet // the nil is the point
 		"aborts the handler": func() { panic(http.ErrAbortHandler) },
 		"panics badly":       func() { panic(badError{}) },
 	} {
@@ -267,6 +267,31 @@ func TestFaultB5AHookThatCrashesHarmsNothing(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A hook that ends its goroutine (as t.FailNow does) must not take the rest of the turn's end with it.
+func TestFaultB5AHookThatExits(t *testing.T) {
+	t.Parallel()
+	for name, hooks := range map[string]plugin.Hooks{
+		"TurnStart": {TurnStart: func(context.Context, plugin.TurnInfo) context.Context { goruntime.Goexit(); return nil }},
+		"TurnEnd":   {TurnEnd: func(context.Context, plugin.TurnInfo, *plugin.Outcome) { goruntime.Goexit() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, h := start(t, plugin.Config{Adapter: echo, Hooks: []plugin.Hooks{hooks}, MaxTurns: 1})
+			for i := range 2 {
+				if err := hostAt(t, h.addr).post(t, request{turn: numbered("t", i)}).read(); err != nil {
+					t.Errorf("turn %d: %v", i, err)
+				}
+			}
+			quiet(t, p)
+			ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+			defer cancel()
+			if err := p.Drain(ctx); err != nil {
+				t.Errorf("Drain = %v", err)
+			}
+		})
 	}
 }
 

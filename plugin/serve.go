@@ -111,12 +111,12 @@ func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.S
 	}()
 	select {
 	case <-drained:
-		<-failed
+		<-failed //nolint:errcheck // http.ErrServerClosed
 		return nil
 	case <-signals:
 		cancel()
 		_ = server.Close()
-		<-failed
+		<-failed         //nolint:errcheck // http.ErrServerClosed
 		return ErrKilled // at once: the drain that is given up ends by itself within the adapters' grace
 	}
 }
