@@ -692,3 +692,28 @@ func TestSettle(t *testing.T) {
 		})
 	}
 }
+
+// Between the adapter's return and the last line nothing of the adapter's gets out any more.
+func TestLateOutputWhileSettling(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		g := newRig(t, none)
+		var late sync.WaitGroup
+		s := spec("t", adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
+			late.Go(func() {
+				time.Sleep(time.Second)
+				isOver(t, "Text", w.Text("late"), "")
+				isOver(t, "Status", w.Status("late"), "")
+				isOver(t, "Usage", w.Usage(adapters.Usage{Steps: adapters.Count(9)}), "")
+			})
+			return w.Text("x")
+		}))
+		s.Sink = settlingSink{settle: func(*runtime.Outcome) { time.Sleep(2 * time.Second) }}
+		h := g.send(s)
+		_ = h.wait()
+		late.Wait()
+		h.wantLines("started", `text "x"`, "end completed completed")
+		if e := g.end("t"); e.Chunks != 1 || e.UsageReported {
+			t.Errorf("%d chunks, usage reported: %t", e.Chunks, e.UsageReported)
+		}
+	})
+}
