@@ -407,7 +407,7 @@ func TestAdmissions(t *testing.T) {
 
 	// A server does not start with a bad file.
 	var wrong *plugin.ConfigError
-	_, err = plugin.New(plugin.Config{ID: "muse", Adapter: echoadapter.New(), External: &plugin.External{Admissions: dir}})
+	_, err = plugin.New(plugin.Config{ID: "muse", Adapter: echoadapter.New(), Logger: slog.New(slog.DiscardHandler), External: &plugin.External{Admissions: dir}})
 	if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "c.json") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("New with a bad file: %v, want a ConfigError that names it", err)
 	}
