@@ -170,7 +170,7 @@ func (h *External) Turn(ctx context.Context, r *wire.TurnRequest) (*ExternalStre
 func (h *External) Post(ctx context.Context, body []byte, header http.Header) (*ExternalStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	sent := time.Now()
-	resp, err := h.do(ctx, http.MethodPost, "/turns", h.Token, body, header)
+	resp, err := h.do(ctx, http.MethodPost, "/turns", h.Token, body, header) //nolint:bodyclose // the stream has it, and closes it
 	if err != nil {
 		cancel()
 		return nil, err
