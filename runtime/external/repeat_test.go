@@ -253,9 +253,12 @@ func TestLateOutputIsDropped(t *testing.T) {
 			late := make(chan error, 8)
 			g := newRig(t, func(s *setup) {
 				s.engine.Grace = 50 * time.Millisecond
-				s.profile = s.profile.with("limits", limits(64, 65536, 65536, 500))
+				s.profile = s.profile.with("limits", limits(64, 65536, 65536, 1500))
 				s.adapter = adapters.Func(func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
 					if err := w.Usage(adapters.Usage{Tokens: adapters.Count(1), CostMicros: adapters.Count(1), WallTimeMS: adapters.Count(1)}); err != nil {
+						return err
+					}
+					if err := w.Candidate([]byte(action()[len(`{"event":`) : len(action())-1])); err != nil {
 						return err
 					}
 					<-ctx.Done()
@@ -271,6 +274,7 @@ func TestLateOutputIsDropped(t *testing.T) {
 				})
 			})
 			done := g.running(aRequest("turn:1", "x"))
+			g.reached("turn:1", 3)
 			end(g)
 			first := <-done
 			o := g.outcome("turn:1")

@@ -129,7 +129,7 @@ func TestSettlementOfTurnsThatEndOtherwise(t *testing.T) {
 			"failed/provider-unavailable": {usage.line, `{"error":"no"}`},
 			"failed/event-malformed":      {usage.line, action("more", 1), `{"block":true}`},
 			"refused/tool-not-admitted":   {usage.line, toolStep},
-			"cancelled/cancelled":         {usage.line, `{"block":true}`},
+			"cancelled/cancelled":         {usage.line, action(), `{"block":true}`},
 		} {
 			t.Run(name+"/"+ends, func(t *testing.T) {
 				t.Parallel()
@@ -137,6 +137,7 @@ func TestSettlementOfTurnsThatEndOtherwise(t *testing.T) {
 				q := aRequest("turn:1", script(lines...))
 				if strings.HasPrefix(ends, "cancelled") {
 					done := g.running(q)
+					g.reached("turn:1", 3)
 					g.cancel("turn:1")
 					(<-done).ends(ends)
 				} else {
