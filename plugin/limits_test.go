@@ -331,8 +331,8 @@ func TestASlowReaderIsEndedByTheWriteTimeout(t *testing.T) {
 					return err
 				})})
 			h := mount(t, p, bothVersions).speak(t, version)
-			r := h.post(t, request{}).started(t)
 			began := time.Now()
+			r := h.post(t, request{}).started(t)
 			if cause := receive(t, "the adapter's end", told); cause != adapters.CauseHostStalled {
 				t.Errorf("the adapter is told %q", cause)
 			}

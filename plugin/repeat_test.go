@@ -255,7 +255,7 @@ func TestEqualTurnsAtOnceCallTheAdapterOnce(t *testing.T) { // not parallel: it 
 
 // The same, with answers that take a while to be put into the conversation.
 func TestEqualTurnsAtTheEndOfALargeOneCallTheAdapterOnce(t *testing.T) { // not parallel: it keeps the machine busy, and others measure time
-	const rounds = 20
+	const rounds = 20 / (1 + slowness/3)
 	var calls called
 	about := make(chan struct{}, 1)
 	_, h := start(t, plugin.Config{Adapter: calls.by(adapters.Func(func(_ context.Context, turn *adapters.Turn, w adapters.Writer) error {
@@ -273,9 +273,9 @@ func TestEqualTurnsAtTheEndOfALargeOneCallTheAdapterOnce(t *testing.T) { // not 
 			}
 		})
 		receive(t, "the last output", about)
-		for i := range 20 {
+		for i := range 10 {
 			wg.Go(func() {
-				time.Sleep(time.Duration(i) * 50 * time.Microsecond) // spread over the turn's end
+				time.Sleep(time.Duration(i) * 100 * time.Microsecond) // spread over the turn's end
 				r, err := h.run(q)
 				if err != nil {
 					t.Error(err)

@@ -535,7 +535,7 @@ func TestTextArrivesByteForByte(t *testing.T) {
 
 func TestAVeryLongChunk(t *testing.T) {
 	t.Parallel()
-	const size = 9 << 20
+	const size = 9 << 20 // more than any reader of lines may refuse
 	_, h := start(t, plugin.Config{Adapter: adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
 		return errors.Join(w.Text("a"), w.Text(strings.Repeat("é", size/2)), w.Text("z"))
 	})})
