@@ -201,7 +201,7 @@ func TestFaultB7ContentEncodings(t *testing.T) {
 	plain := request{message: "x"}.body()
 	zipped := zip(t, plain)
 	for encoding, body := range map[string][]byte{
-		"GZIP": zipped, " gzip ": zipped, "x-gzip": zipped, "identity": plain, "Identity": plain, "": plain,
+		"GZIP": zipped, " gzip ": zipped, "identity": plain, "Identity": plain, "": plain,
 	} {
 		r := h.with("Content-Encoding", encoding).postBody(t, body)
 		if text := r.completed(t); text != "x" {
@@ -209,7 +209,7 @@ func TestFaultB7ContentEncodings(t *testing.T) {
 		}
 	}
 	before := calls.times()
-	for _, encoding := range []string{"br", "gzip, gzip", "gzip,identity", "deflate", "zstd", "gzip;q=1"} {
+	for _, encoding := range []string{"br", "gzip, gzip", "gzip,identity", "deflate", "zstd", "x-gzip", "gzip;q=1"} {
 		h.with("Content-Encoding", encoding).postBody(t, zipped).refused(t, http.StatusUnsupportedMediaType)
 	}
 	twice := *h

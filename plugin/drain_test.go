@@ -188,6 +188,7 @@ func TestFaultK3ASecondSignalEndsAtOnce(t *testing.T) {
 	}
 	signal()
 	eventually(t, "the drain", func() bool { return getStatus(t, c.host, "/readyz") == http.StatusServiceUnavailable })
+	time.Sleep(150 * time.Millisecond) // signals that come closer together are taken for one
 	signal()
 	began := time.Now()
 	if code := receive(t, "the exit", c.exit); code != 3 {
@@ -198,6 +199,24 @@ func TestFaultK3ASecondSignalEndsAtOnce(t *testing.T) {
 	}
 	if err := r.read(); err == nil {
 		t.Error("the stream has a good end")
+	}
+}
+
+// Some wrappers signal a process and then its group: that is one signal.
+func TestTwoSignalsAtOnceDrain(t *testing.T) {
+	t.Parallel()
+	c := startChild(t)
+	r := c.post(t, request{message: script(`{"text":"x"}`, `{"sleep":"300ms"}`)}).started(t)
+	for range 2 {
+		if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.read(); err != nil || r.last().Status != wire.StatusComplete {
+		t.Errorf("the running turn ended with %+v, %v, want complete", r.last(), err)
+	}
+	if code := receive(t, "the exit", c.exit); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
 	}
 }
 

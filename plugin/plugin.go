@@ -233,12 +233,18 @@ func serveSchema(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(lowkeyschema.Schema())
 }
 
+// serveNotFound answers what nobody serves. A POST may well be a turn for a mistyped endpoint, whose host reads
+// events.
 func (p *Plugin) serveNotFound(w http.ResponseWriter, r *http.Request) {
-	turns := p.conf.Prefix + p.conf.TurnPath
+	text := "nothing is served here; turns are sent with POST to " + p.conf.Prefix + p.conf.TurnPath
 	if p.external != nil {
-		turns += " or " + p.conf.Prefix + ExternalPath + "/turns"
+		text += " or " + p.conf.Prefix + ExternalPath + "/turns"
 	}
-	answer(w, http.StatusNotFound, "nothing is served here; turns are sent with POST to "+turns)
+	if r.Method == http.MethodPost {
+		lowkey.Refuse(w, http.StatusNotFound, text)
+		return
+	}
+	answer(w, http.StatusNotFound, text)
 }
 
 func serveMethod(w http.ResponseWriter, _ *http.Request) {

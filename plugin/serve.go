@@ -71,6 +71,7 @@ func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.S
 		ErrorLog:          slog.NewLogLogger(p.conf.Logger.Handler(), slog.LevelDebug),
 		// No ReadTimeout and no WriteTimeout: they count the whole exchange and would cut long streams.
 		// Reading a body and each write have limits of their own.
+		ConnContext: boundSendBuffer,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
@@ -113,10 +114,50 @@ func (p *Plugin) serve(ctx context.Context, ln net.Listener, signals <-chan os.S
 	case <-drained:
 		<-failed //nolint:errcheck // http.ErrServerClosed
 		return nil
-	case <-signals:
+	case <-second(signals, drained):
+		p.engine.CancelAll() // before the connections go, or it would look as if the hosts had
 		cancel()
 		_ = server.Close()
 		<-failed         //nolint:errcheck // http.ErrServerClosed
 		return ErrKilled // at once: the drain that is given up ends by itself within the adapters' grace
 	}
+}
+
+// sameSignal is how close two signals are taken for one: some wrappers signal a process and then its
+// group.
+const sameSignal = 100 * time.Millisecond
+
+// second passes on a signal that is not the echo of the one before, which came just now. It ends with done.
+func second(signals <-chan os.Signal, done <-chan struct{}) <-chan os.Signal {
+	if signals == nil {
+		return nil
+	}
+	out := make(chan os.Signal, 1)
+	first := time.Now()
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if time.Since(first) > sameSignal {
+					out <- s
+					return
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// sendBuffer is the kernel's buffer of a connection in bytes; Linux takes twice that. Left alone it grows to
+// megabytes, and as a writer is only woken when a third of it is free, a slow reader would look like one that
+// takes nothing.
+const sendBuffer = 128 << 10
+
+func boundSendBuffer(ctx context.Context, c net.Conn) context.Context {
+	if b, ok := c.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = b.SetWriteBuffer(sendBuffer) // a hint
+	}
+	return ctx
 }

@@ -375,6 +375,18 @@ func (e *Engine) Drain(ctx context.Context) error {
 		default:
 		}
 	}
+	e.CancelAll()
+	t := time.NewTimer(e.conf.Grace + 5*time.Second)
+	defer t.Stop()
+	select {
+	case <-quiet:
+	case <-t.C:
+	}
+	return context.Cause(ctx)
+}
+
+// CancelAll has every turn that runs end with [adapters.CauseDrain], and does not wait for that.
+func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var runs []*Run
 	for r := e.runs; r != nil; r = r.next {
@@ -384,13 +396,6 @@ func (e *Engine) Drain(ctx context.Context) error {
 	for _, r := range runs {
 		r.stop(adapters.CauseDrain)
 	}
-	t := time.NewTimer(e.conf.Grace + 5*time.Second)
-	defer t.Stop()
-	select {
-	case <-quiet:
-	case <-t.C:
-	}
-	return context.Cause(ctx)
 }
 
 func (e *Engine) startDrain() <-chan struct{} {

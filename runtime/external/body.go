@@ -35,7 +35,7 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *pro
 		if r.ContentLength > limit {
 			return fail(http.StatusBadRequest, "too-large", "The request is larger than the limit of %d bytes.", limit)
 		}
-	case "gzip", "x-gzip":
+	case "gzip":
 		z, err := gzip.NewReader(http.MaxBytesReader(nil, r.Body, limit+1<<20))
 		if err != nil {
 			return fail(http.StatusBadRequest, "bad-gzip", "The request's body is not valid gzip.")

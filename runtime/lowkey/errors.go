@@ -118,6 +118,12 @@ func (f *refusal) write(w http.ResponseWriter) {
 	_, _ = w.Write(body) // the host is told, or it is gone
 }
 
+// Refuse answers a request with one error event, as the handler refuses turns. It is for servers that get a
+// turn at an address where none are taken.
+func Refuse(w http.ResponseWriter, status int, text string) {
+	(&refusal{status: status, text: text}).write(w)
+}
+
 // explain says what is wrong with a body: first what the check on the way in found, then whatever else
 // the published schema has to say.
 func explain(err error, body []byte) *refusal {

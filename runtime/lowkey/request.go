@@ -64,7 +64,7 @@ func encoding(h http.Header) (gz bool, ok bool) {
 	switch strings.ToLower(strings.TrimSpace(v[0])) {
 	case "", "identity":
 		return false, true
-	case "gzip", "x-gzip":
+	case "gzip":
 		return true, true
 	}
 	return false, false
