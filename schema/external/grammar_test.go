@@ -68,6 +68,8 @@ func TestGrammar(t *testing.T) {
 			[]string{`/1/event~1ref is "e:1", expected a name that no earlier event has`, `/2/event~1ref is "e:1", expected a name that no earlier event has`}},
 		{"clock", wire.Grammar{}, []string{"progress/accepted at=2026-09-01T00:00:05Z", "usage at=2026-09-01T02:00:04+02:00", "turn-outcome at=2026-09-01T00:00:05Z"},
 			[]string{`/1/at is "2026-09-01T02:00:04+02:00", expected a time not before 2026-09-01T00:00:05Z, when the event before came about`}},
+		{"a nanosecond", wire.Grammar{}, []string{"progress/accepted at=2026-09-01T00:00:05.000000001Z", "turn-outcome at=2026-09-01T00:00:05Z"},
+			[]string{`/1/at is "2026-09-01T00:00:05Z", expected a time not before 2026-09-01T00:00:05.000000001Z, when the event before came about`}},
 		{"other turn", wire.Grammar{}, []string{"progress/accepted", "turn-outcome turn=t:2"}, []string{`/1/turn~1ref is "t:2", expected "t:1", the turn of the stream`}},
 		{"named turn", wire.Grammar{TurnRef: "t:2"}, []string{"turn-outcome"}, []string{`/0/turn~1ref is "t:1", expected "t:2", the turn of the stream`}},
 		{"suspended", wire.Grammar{}, []string{"progress/accepted", "tool-request", "progress/awaiting-observation"}, nil},
