@@ -20,10 +20,12 @@ type conn struct {
 // waits and tries again.
 const busyTimeout = 250 * time.Millisecond
 
+var busyPragma = fmt.Sprintf("busy_timeout = %d", busyTimeout.Milliseconds())
+
 // The pragmas of every connection that a store uses, whatever the handle's own settings are.
 func pragmas(readOnly bool) []string {
 	p := []string{
-		fmt.Sprintf("busy_timeout = %d", busyTimeout.Milliseconds()),
+		busyPragma,
 		"foreign_keys = 1",
 		"synchronous = FULL",
 		"trusted_schema = 0",

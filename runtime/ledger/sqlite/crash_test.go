@@ -40,13 +40,23 @@ func TestFaultK2(t *testing.T) {
 			book = newBook(filepath.Join(t.TempDir(), "ledger.db"))
 		}
 		c := start(t, "crash", book.path, strconv.Itoa(round))
-		// The instant is random: before the file is there, while it is recovered, in the midst of turns.
-		delay := time.Duration(rand.Int64N(int64(250 * time.Millisecond)))
-		timer := time.AfterFunc(delay, func() { _ = c.Process.Kill() })
+		// The instant is random: in a third of the rounds before the file is there, or while it is
+		// recovered; otherwise in the midst of turns.
+		delay := time.Duration(rand.Int64N(int64(150 * time.Millisecond)))
+		kill := func() { _ = c.Process.Kill() } // it may have ended
+		var timer *time.Timer
+		if round%3 == 0 {
+			timer = time.AfterFunc(delay, kill)
+		}
 		for c.lines.Scan() {
 			book.told(t, c.lines.Text())
+			if timer == nil {
+				timer = time.AfterFunc(delay, kill)
+			}
 		}
-		timer.Stop()
+		if timer != nil {
+			timer.Stop()
+		}
 		c.kill()
 		book.compare(t, round)
 	}

@@ -385,7 +385,7 @@ func TestFaultG2SecondProcess(t *testing.T) {
 // TestRacingOpens: of several processes that make the same new ledger at once, one has it.
 func TestRacingOpens(t *testing.T) {
 	t.Parallel()
-	for range 5 {
+	for range 3 {
 		path := filepath.Join(t.TempDir(), "ledger.db")
 		var children []*child
 		for range 4 {

@@ -42,6 +42,10 @@ func open(t testing.TB, path string, conf sqlite.Config) *sqlite.Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
+	sequences, rounds := 1000, 40
+	if raceEnabled && !soak() {
+		sequences, rounds = 100, 10 // SQLite is by far slower there
+	}
 	paths := map[ledger.Store]string{}
 	confs := map[ledger.Store]sqlite.Config{}
 	openAt := func(t testing.TB, path string, conf sqlite.Config) ledger.Store {
@@ -52,6 +56,8 @@ func TestStore(t *testing.T) {
 	ledgertest.Exercise(t, func(t testing.TB, l ledger.Limits) ledger.Store {
 		return openAt(t, filepath.Join(fastDir(t), "ledger.db"), sqlite.Config{Limits: l})
 	}, ledgertest.Options{
+		Sequences: sequences,
+		Rounds:    rounds,
 		Reopen: func(t testing.TB, s ledger.Store) ledger.Store {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
@@ -59,7 +65,4 @@ func TestStore(t *testing.T) {
 			return openAt(t, paths[s], confs[s])
 		},
 	})
-	for s := range paths {
-		_ = s
-	}
 }

@@ -268,14 +268,16 @@ func (s *Store) isClosing() bool {
 // How the write-ahead log is kept short. While turns go on, another goroutine copies what is in the log
 // into the database file (PASSIVE: it waits for nobody and nobody for it). SQLite begins the log anew
 // once all of it is copied and no reader needs it, but while turns go on that moment never comes by
-// itself: there is always a little more. So from some length on the writer copies the rest itself, which
-// is then short. Where readers overlap all the time, even that is not enough: RESTART has the next
-// changes wait, at most for the busy timeout, until the readers of the moment are gone.
+// itself: there is always a little more, and often a reader. So from some length on the writer makes
+// that moment: it stops writing, for restartWait at most, until the readers of older states are gone.
+// Those who come meanwhile read what is copied already, and are in nobody's way.
 const (
 	lookAfter    = 128      // changes
 	copyPages    = 1000     // 4 MiB
 	restartPages = 8 * 1000 // 32 MiB
-	restartPause = 2 * time.Second
+	restartWait  = 250 * time.Millisecond
+	restartLook  = 2 * time.Millisecond
+	restartShare = 5 // at most one part in so many of the time is spent waiting
 )
 
 // checkpoint looks at the log after some changes, and has it worked off.
@@ -285,15 +287,11 @@ func (s *Store) checkpoint(changes int) {
 		return
 	}
 	w.changes = 0
-	pages, copied, err := w.walCheckpoint("NOOP")
+	_, pages, copied, err := w.walCheckpoint("NOOP")
 	switch {
 	case err != nil:
-	case pages >= restartPages:
-		if pages, copied, err = w.walCheckpoint("PASSIVE"); err == nil && copied < pages && time.Now().After(w.nextRestart) {
-			if _, copied, err = w.walCheckpoint("RESTART"); copied < pages {
-				w.nextRestart = time.Now().Add(restartPause)
-			}
-		}
+	case pages >= restartPages && time.Now().After(w.nextRestart):
+		err = w.restartLog()
 	case pages-copied >= copyPages:
 		s.copying.Store(true)
 		s.copyWake <- struct{}{}
@@ -303,24 +301,51 @@ func (s *Store) checkpoint(changes int) {
 	}
 }
 
+// restartLog has the next change begin the log anew, if readers allow it in time.
+func (w *writer) restartLog() (err error) {
+	// SQLite's own waiting tries less and less often, and misses moments.
+	if _, err := w.sql.ExecContext(context.Background(), `PRAGMA busy_timeout = 0`); err != nil {
+		return err
+	}
+	defer func() {
+		_, again := w.sql.ExecContext(context.Background(), "PRAGMA "+busyPragma)
+		err = errors.Join(err, again)
+	}()
+	began := time.Now()
+	for {
+		busy, _, _, err := w.walCheckpoint("RESTART")
+		waited := time.Since(began)
+		switch {
+		case err != nil && !isBusy(err):
+			return err
+		case err == nil && !busy:
+			return nil
+		case waited > restartWait:
+			w.nextRestart = time.Now().Add((restartShare - 1) * waited)
+			return nil
+		}
+		time.Sleep(restartLook)
+	}
+}
+
 // copyLog is the goroutine that copies the log while turns go on. It ends when copyWake is closed.
 func (s *Store) copyLog() {
 	defer close(s.copyDone)
 	for range s.copyWake {
-		if _, _, err := s.copier.walCheckpoint("PASSIVE"); err != nil && !isBusy(err) {
+		if _, _, _, err := s.copier.walCheckpoint("PASSIVE"); err != nil && !isBusy(err) {
 			_ = s.failed(err)
 		}
 		s.copying.Store(false)
 	}
 }
 
-// walCheckpoint returns how many pages the log has, and how many of them are in the database file.
-func (c *conn) walCheckpoint(mode string) (pages, copied int, err error) {
-	var busy int
+// walCheckpoint returns how many pages the log has, and how many of them are in the database file. It is
+// busy if it could not do all that the mode wants.
+func (c *conn) walCheckpoint(mode string) (busy bool, pages, copied int, err error) {
 	if _, err := c.one(fmt.Sprintf("PRAGMA wal_checkpoint(%s)", mode), nil, &busy, &pages, &copied); err != nil {
-		return 0, 0, fmt.Errorf("checkpoint: %w", err)
+		return false, 0, 0, fmt.Errorf("checkpoint: %w", err)
 	}
-	return pages, copied, nil
+	return busy, pages, copied, nil
 }
 
 // Ping implements [ledger.Store]: it goes through the writer, as a change does.
