@@ -362,6 +362,7 @@ func (t *talk) turn(ctx context.Context, message string) error {
 	out := &screen{a: t.a, quiet: *t.f.json || *t.f.events}
 	var text strings.Builder
 	var end *wire.Event
+	n := 0
 	for e, err := range stream.Events() {
 		if err != nil {
 			r.Error = err.Error()
@@ -370,7 +371,10 @@ func (t *talk) turn(ctx context.Context, message string) error {
 		if *t.f.events {
 			t.showLine(r, e)
 		}
-		if e.Err != nil {
+		first := n == 0
+		n++
+		// The contract does not ask for a start, only our own grammar does: others may leave it out.
+		if e.Err != nil && !(first && e.Type != "") {
 			r.Problems = append(r.Problems, e.Err.Error())
 			if r.strange == "" {
 				r.strange = excerpt(string(e.Raw))
@@ -419,8 +423,8 @@ func excerpt(s string) string {
 // conclude fills in how the turn ended.
 func (r *turnReport) conclude(ctx context.Context, end *wire.Event) error {
 	broken := r.Error
-	if broken == "" && len(r.Problems) > 0 {
-		broken = r.Problems[0]
+	if len(r.Problems) > 0 {
+		broken = r.Problems[0] // what came first explains the rest
 	}
 	said := ""
 	if end != nil {

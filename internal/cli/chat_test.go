@@ -309,7 +309,10 @@ func TestChatWithOtherServers(t *testing.T) {
 	}{
 		{"status error", 200, started + hello + `{"protocolVersion":1,"type":"status","status":"error","content":"oh"}`, 1, "hello\n", "the turn failed: oh"},
 		{"cancelled", 200, started + hello + `{"protocolVersion":1,"type":"status","status":"cancelled"}`, 1, "hello\n", "the server cancelled the turn"},
-		{"no start", 200, hello + complete, 1, "hello\n", `broke the protocol or the connection: line 1 of the answer: text, expected status "started"`},
+		{"no start, which the contract does not ask for", 200, hello + complete, 0, "hello\n", ""},
+		{"a late start", 200, hello + started + complete, 1, "hello\n", "line 2 of the answer"},
+		{"the last line is bad", 200, "<html>oops</html>\n", 1, "", "line 1 of the answer: malformed JSON"},
+		{"another version", 200, `{"protocolVersion":2,"type":"text","content":"hi"}` + "\n", 1, "", "line 1 of the answer"},
 		{"a bad line", 200, started + "junk\n" + hello + complete, 1, "hello\n", "line 2 of the answer: malformed JSON"},
 		{"early end", 200, started + hello, 1, "hello\n", "the answer ended early"},
 		{"empty", 200, "", 1, "", "the answer ended early"},
