@@ -109,7 +109,7 @@ func DigestWithout(doc []byte, field string) (Digest, error) {
 
 // AppendCanonical appends the canonical form of the request: of the bytes that came where r was parsed,
 // of what it would be marshalled to where it was not. Two requests with the same canonical form are the
-// same request. It takes less than half the time of the function of this name.
+// same request. It does not check the text again, as the function of this name does.
 func (r *TurnRequest) AppendCanonical(dst []byte) ([]byte, error) {
 	if r.body != nil {
 		return appendCanonical(dst, r.body), nil // it was parsed, so it has one
