@@ -412,7 +412,7 @@ func turns(b *testing.B, s *server, conns, total int, request func(conn, i int) 
 				b.Error(err)
 				return
 			}
-			defer h.Close()
+			defer func() { _ = h.Close() }()
 			for i := range total / conns {
 				first, _, err := h.turn(request(c, i))
 				if err != nil {
@@ -499,7 +499,7 @@ func BenchmarkRatioRunningAhead(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer h.Close()
+			defer func() { _ = h.Close() }()
 			before := s.stats(b, false)
 			start := time.Now()
 			const repeat = 10
@@ -541,7 +541,7 @@ func BenchmarkRatioPacedEvents(b *testing.B) {
 						b.Error(err)
 						return
 					}
-					defer h.Close()
+					defer func() { _ = h.Close() }()
 					if err := h.send(turnRequest(fmt.Sprintf("s-%d", c), fmt.Sprintf("paced-%d-%d", n, c), fmt.Sprint("paced ", events), 0)); err != nil {
 						b.Error(err)
 						return

@@ -81,16 +81,16 @@ func (c Config) withDefaults() (Config, error) {
 		c.Grace = 2 * time.Second
 	}
 	if c.Grace < 0 {
-		errs = append(errs, fmt.Errorf("Grace is %v, want a positive time", c.Grace))
+		errs = append(errs, fmt.Errorf("runtime: Grace is %v, want a positive time", c.Grace))
 	}
 	if c.ReplayBytes == 0 {
 		c.ReplayBytes = 64 << 20
 	}
 	if c.MaxTurns < 0 {
-		errs = append(errs, fmt.Errorf("MaxTurns is %d, want 0 (no limit) or more", c.MaxTurns))
+		errs = append(errs, fmt.Errorf("runtime: MaxTurns is %d, want 0 (no limit) or more", c.MaxTurns))
 	}
 	if c.HostGone < 0 && c.HostGone != Detach {
-		errs = append(errs, fmt.Errorf("HostGone is %v, want CancelAtOnce, Detach or a positive time", c.HostGone))
+		errs = append(errs, fmt.Errorf("runtime: HostGone is %v, want CancelAtOnce, Detach or a positive time", c.HostGone))
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

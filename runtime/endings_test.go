@@ -35,6 +35,12 @@ func panicking(v any) adapters.Func {
 	}
 }
 
+// What a program has by mistake.
+var (
+	noMap   map[string]int
+	nothing any
+)
+
 // Errors that hurt whoever looks at them.
 type (
 	badUnwrap struct{}
@@ -77,15 +83,11 @@ func TestEveryTurnEndsOnce(t *testing.T) {
 		"a cause that was not":       {returning(adapters.CauseHostGone), runtime.Failed, adapters.CauseAdapter, "WARN", adapters.CauseHostGone},
 		"ErrTurnOver from nowhere":   {returning(adapters.ErrTurnOver), runtime.Failed, adapters.CauseAdapter, "WARN", adapters.ErrTurnOver},
 		"a panic":                    {panicking("v"), runtime.Failed, adapters.CausePanic, "ERROR", nil},
-		"a panic with nil":           {panicking(nil), runtime.Failed, adapters.CausePanic, "ERROR", nil},
+		"a panic with nil":           {panicking(nil), runtime.Failed, adapters.CausePanic, "ERROR", nil}, //nolint:govet // it is to panic
 		"a panic with an error":      {panicking(cause), runtime.Failed, adapters.CausePanic, "ERROR", nil},
 		"a panic with a bad error":   {panicking(badError{}), runtime.Failed, adapters.CausePanic, "ERROR", nil},
 		"a panic to abort":           {panicking(http.ErrAbortHandler), runtime.Failed, adapters.CausePanic, "ERROR", nil},
-		"a nil map": {func(context.Context, *adapters.Turn, adapters.Writer) error {
-			var m map[string]int
-			m["x"] = 1
-			return nil
-		}, runtime.Failed, adapters.CausePanic, "ERROR", nil},
+		"a nil map":                  {func(_ context.Context, turn *adapters.Turn, _ adapters.Writer) error { noMap[turn.ID] = 1; return nil }, runtime.Failed, adapters.CausePanic, "ERROR", nil},
 		"Goexit": {func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
 			_ = w.Text("x")
 			goruntime.Goexit()
@@ -319,9 +321,9 @@ func TestHooksThatPanicHarmNothing(t *testing.T) {
 		conf := none
 		var second []string
 		conf.Hooks = []runtime.Hooks{{
-			TurnStart: func(context.Context, runtime.TurnInfo) context.Context { panic("secret") },
+			TurnStart: func(context.Context, runtime.TurnInfo) context.Context { panic("secret") }, //nolint:govet // it is to panic
 			TurnEnd:   func(context.Context, runtime.TurnInfo, *runtime.Outcome) { panic(badError{}) },
-			Refuse:    func(context.Context, adapters.Protocol, string) { panic(nil) },
+			Refuse:    func(context.Context, adapters.Protocol, string) { panic(nothing) },
 		}, {
 			TurnStart: func(ctx context.Context, _ runtime.TurnInfo) context.Context {
 				second = append(second, "start")

@@ -756,7 +756,10 @@ func TestAcceptedTurnsEnd(t *testing.T) {
 			[]string{`message "a"`, "complete failed turn-timeout"}, adapters.CauseTurnTimeout,
 		},
 		"by ending its goroutine": {
-			func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error { _ = w.Text("a"); panic(nil) }, nil,
+			func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error { //nolint:govet // it is to panic
+				_ = w.Text("a")
+				panic(nothing)
+			}, nil,
 			[]string{`message "a"`, "complete failed panic"}, adapters.CausePanic,
 		},
 	} {

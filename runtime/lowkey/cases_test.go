@@ -315,7 +315,8 @@ func (x *exchange) send(t *testing.T, s *caseServer) {
 		_, _ = c.Write(x.body)
 	}()
 	method, _, _ := strings.Cut(x.head, " ")
-	if x.resp, err = http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method}); err != nil {
+	x.resp, err = http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method}) //nolint:bodyclose // finish closes the connection //nolint:bodyclose // a raw connection, closed by its owner
+	if err != nil {
 		t.Fatalf("%s: %v", x.name, err)
 	}
 	x.read = bufio.NewReader(x.resp.Body)

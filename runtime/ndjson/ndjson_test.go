@@ -458,7 +458,7 @@ func TestDropCutsAWriteShort(t *testing.T) {
 				}
 			}()
 			synctest.Wait()
-			tail.Drop()
+			_ = tail.Drop()
 			<-wrote
 			seal(t, &l, "end\n")
 			if err := tail.Close(); err == nil {

@@ -83,7 +83,7 @@ func firstWords(query string) string {
 
 // exec runs a statement that returns nothing, to its end: what is begun is not interrupted.
 func (c *conn) exec(query string, args ...any) (int64, error) {
-	s, err := c.stmt(query)
+	s, err := c.stmt(query) //nolint:sqlclosecheck // kept for the next call, and closed with the connection
 	if err != nil {
 		return 0, err
 	}
@@ -96,7 +96,7 @@ func (c *conn) exec(query string, args ...any) (int64, error) {
 
 // one scans the first row of a query, and tells whether there is one.
 func (c *conn) one(query string, args []any, into ...any) (bool, error) {
-	s, err := c.stmt(query)
+	s, err := c.stmt(query) //nolint:sqlclosecheck // kept for the next call, and closed with the connection
 	if err != nil {
 		return false, err
 	}
@@ -112,7 +112,7 @@ func (c *conn) one(query string, args []any, into ...any) (bool, error) {
 
 // all calls row for each row of a query, until the context ends.
 func (c *conn) all(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) (err error) {
-	s, err := c.stmt(query)
+	s, err := c.stmt(query) //nolint:sqlclosecheck // kept for the next call, and closed with the connection
 	if err != nil {
 		return err
 	}

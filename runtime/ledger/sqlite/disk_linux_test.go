@@ -36,7 +36,7 @@ func TestFaultK2NotWritable(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	dir, err := os.MkdirTemp("", "backline-rights-*") // t.TempDir's parents are the owner's alone
+	dir, err := os.MkdirTemp("", "backline-rights-*") //nolint:usetesting // t.TempDir's parents are the owner's alone
 	if err != nil {
 		t.Fatal(err)
 	}

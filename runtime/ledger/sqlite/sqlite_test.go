@@ -14,7 +14,7 @@ import (
 // disk.
 func fastDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "backline-ledger-*")
+	dir, err := os.MkdirTemp("/dev/shm", "backline-ledger-*") //nolint:usetesting // in memory, where there is such a place
 	if err != nil {
 		return t.TempDir()
 	}

@@ -166,7 +166,7 @@ func (s *Store) batch() {
 	case len(changes) == 1:
 		answer(changes, s.abort(err))
 	default:
-		if s.abort(err); s.broken() != nil {
+		if _ = s.abort(err); s.broken() != nil {
 			answer(changes, s.broken())
 			return
 		}
