@@ -83,7 +83,7 @@ func TestEveryTurnEndsOnce(t *testing.T) {
 		"a cause that was not":       {returning(adapters.CauseHostGone), runtime.Failed, adapters.CauseAdapter, "WARN", adapters.CauseHostGone},
 		"ErrTurnOver from nowhere":   {returning(adapters.ErrTurnOver), runtime.Failed, adapters.CauseAdapter, "WARN", adapters.ErrTurnOver},
 		"a panic":                    {panicking("v"), runtime.Failed, adapters.CausePanic, "ERROR", nil},
-		"a panic with nil":           {panicking(nil), runtime.Failed, adapters.CausePanic, "ERROR", nil}, //nolint:govet // it is to panic
+		"a panic with nil":           {panicking(nil), runtime.Failed, adapters.CausePanic, "ERROR", nil},
 		"a panic with an error":      {panicking(cause), runtime.Failed, adapters.CausePanic, "ERROR", nil},
 		"a panic with a bad error":   {panicking(badError{}), runtime.Failed, adapters.CausePanic, "ERROR", nil},
 		"a panic to abort":           {panicking(http.ErrAbortHandler), runtime.Failed, adapters.CausePanic, "ERROR", nil},
@@ -321,7 +321,7 @@ func TestHooksThatPanicHarmNothing(t *testing.T) {
 		conf := none
 		var second []string
 		conf.Hooks = []runtime.Hooks{{
-			TurnStart: func(context.Context, runtime.TurnInfo) context.Context { panic("secret") }, //nolint:govet // it is to panic
+			TurnStart: func(context.Context, runtime.TurnInfo) context.Context { panic("secret") },
 			TurnEnd:   func(context.Context, runtime.TurnInfo, *runtime.Outcome) { panic(badError{}) },
 			Refuse:    func(context.Context, adapters.Protocol, string) { panic(nothing) },
 		}, {

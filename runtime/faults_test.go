@@ -75,7 +75,7 @@ func TestFaultB5PanicsBesideHealthyTurns(t *testing.T) {
 			_ = say("a", "b", "c")(ctx, turn, w)
 			panic("after three chunks")
 		},
-		"with nil":              func(context.Context, *adapters.Turn, adapters.Writer) error { panic(nothing) }, //nolint:govet // it is to panic
+		"with nil":              func(context.Context, *adapters.Turn, adapters.Writer) error { panic(nothing) },
 		"with a bad error":      func(context.Context, *adapters.Turn, adapters.Writer) error { panic(badError{}) },
 		"by ending a goroutine": func(context.Context, *adapters.Turn, adapters.Writer) error { goruntime.Goexit(); return nil },
 		"in Tool": func(ctx context.Context, _ *adapters.Turn, w adapters.Writer) error {

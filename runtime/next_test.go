@@ -756,7 +756,7 @@ func TestAcceptedTurnsEnd(t *testing.T) {
 			[]string{`message "a"`, "complete failed turn-timeout"}, adapters.CauseTurnTimeout,
 		},
 		"by ending its goroutine": {
-			func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error { //nolint:govet // it is to panic
+			func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
 				_ = w.Text("a")
 				panic(nothing)
 			}, nil,
