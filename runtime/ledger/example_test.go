@@ -32,7 +32,6 @@ func exampleOutcome(status ledger.Status, reason ledger.ReasonCode) ledger.Outco
 func ExampleNewMemory() {
 	ctx := context.Background()
 	s := ledger.NewMemory(ledger.MemoryConfig{})
-	defer s.Close()
 
 	request := ledger.Reservation{Request: exampleRequest(), Dispatch: true, At: noon}
 	v, err := s.Reserve(ctx, request)
@@ -77,7 +76,6 @@ func ExampleNewMemory() {
 func ExampleMemory_Recover() {
 	ctx := context.Background()
 	s := ledger.NewMemory(ledger.MemoryConfig{})
-	defer s.Close()
 	for i, dispatch := range []bool{true, false} {
 		r := ledger.Reservation{Request: exampleRequest(), Dispatch: dispatch, At: noon}
 		r.Key, r.Turn = ledger.Key(fmt.Sprint("key:", i)), ledger.TurnRef(fmt.Sprint("turn:", i))
@@ -103,7 +101,6 @@ func ExampleMemory_Recover() {
 func ExampleMemory_Admit() {
 	ctx := context.Background()
 	s := ledger.NewMemory(ledger.MemoryConfig{})
-	defer s.Close()
 	file := ledger.Admission{Kind: ledger.Binding, Ref: "binding:reviewer", Digest: "sha256:b", Document: []byte(`{}`), Source: ledger.Directory}
 	_, change, _ := s.Admit(ctx, file, noon)
 	fmt.Println(change)
@@ -122,7 +119,6 @@ func ExampleMemory_Admit() {
 func ExampleMemory_Claim() {
 	ctx := context.Background()
 	s := ledger.NewMemory(ledger.MemoryConfig{})
-	defer s.Close()
 	for range 2 {
 		c, _ := s.Claim(ctx, ledger.ClaimRequest{Agent: "agent-456", Turn: "turn-123", At: noon, Expires: noon.Add(time.Hour)})
 		fmt.Println(c.Decision)
@@ -139,7 +135,6 @@ func ExampleMemory_Claim() {
 func ExampleMemory_Export() {
 	ctx := context.Background()
 	s := ledger.NewMemory(ledger.MemoryConfig{})
-	defer s.Close()
 	_, _ = s.Reserve(ctx, ledger.Reservation{Request: exampleRequest(), At: noon})
 	for r, err := range s.Export(ctx) {
 		switch {

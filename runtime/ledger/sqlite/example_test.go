@@ -67,7 +67,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }() // nothing is left to lose
 	s, err := sqlite.New(ctx, db, sqlite.Config{})
 	if err != nil {
 		fmt.Println(err)
@@ -87,13 +87,13 @@ func ExampleOpenReader() {
 		fmt.Println(err)
 		return
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }() // nothing is left to lose
 	r, err := sqlite.OpenReader(ctx, path)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }() // nothing is left to lose
 	page, err := r.ListTurns(ctx, ledger.TurnQuery{Newest: true})
 	fmt.Println(len(page.Turns), err)
 	// Output: 0 <nil>
