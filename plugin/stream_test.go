@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,12 +276,19 @@ func TestFaultB2ForeignServerTimeouts(t *testing.T) {
 				s.IdleTimeout = time.Minute
 				bothVersions(s)
 			}).speak(t, version)
+			eventually(t, "the connection", func() bool { // a busy machine may take longer than the server's timeouts
+				res, err := h.client.Get("http://" + h.addr + "/healthz")
+				if err == nil {
+					res.Body.Close()
+				}
+				return err == nil
+			})
 			for i := range 2 {
 				r, reused := h.reusing(t, request{turn: numbered("t", i), message: script(`{"text":"x","repeat":15,"every":"200ms"}`)})
 				if text := r.completed(t); text != strings.Repeat("x", 15) {
 					t.Errorf("turn %d: the text is %q", i, text)
 				}
-				if r.Proto[:6] != version[:6] || reused != (i > 0) {
+				if r.Proto[:6] != version[:6] || !reused {
 					t.Errorf("turn %d: %s, on a connection used before: %v", i, r.Proto, reused)
 				}
 			}
@@ -407,6 +415,12 @@ func TestFaultB8Heartbeats(t *testing.T) {
 		return nil
 	})})
 	fast, small := mount(t, p, nil), mountSmall(t, p)
+	var beats atomic.Int64
+	t.Cleanup(func() {
+		if n := beats.Load(); n < 3*runs {
+			t.Errorf("%d heartbeats in %d runs, want about twelve in each", n, runs)
+		}
+	})
 	for i := range runs {
 		for _, slow := range []bool{false, true} {
 			if slow && i%10 != 0 {
@@ -442,7 +456,8 @@ func TestFaultB8Heartbeats(t *testing.T) {
 				// About nine and three. A busy machine may leave some out; there is never one too many.
 				v, _ := naps.Load(name)
 				nap, _ := v.(slept)
-				if before < 1 || before > int(nap.before/every)+1 {
+				beats.Add(int64(before + after))
+				if before > int(nap.before/every)+1 {
 					t.Errorf("%d heartbeats in %v, want about nine", before, nap.before)
 				}
 				if after > int(nap.after/every)+1 {
