@@ -279,6 +279,7 @@ func TestFaultB2ForeignServerTimeouts(t *testing.T) {
 			eventually(t, "the connection", func() bool { // a busy machine may take longer than the server's timeouts
 				res, err := h.client.Get("http://" + h.addr + "/healthz")
 				if err == nil {
+					_, err = io.Copy(io.Discard, res.Body) // to its end, so that the connection is used again
 					res.Body.Close()
 				}
 				return err == nil
