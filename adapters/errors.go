@@ -114,7 +114,8 @@ func (c Cause) Is(target error) bool {
 }
 
 // CauseOf tells why ctx, or one derived from it, was cancelled. It is empty while ctx is live, and
-// where the cancellation was not the engine's.
+// where the cancellation was not the engine's. After a limit of time ctx.Err() is
+// context.DeadlineExceeded; a context derived from it says context.Canceled, with the same cause.
 func CauseOf(ctx context.Context) Cause {
 	var c Cause
 	if errors.As(context.Cause(ctx), &c) {

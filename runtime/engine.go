@@ -424,7 +424,7 @@ func (e *Engine) Draining() bool {
 // and for programs that end only when all is gone.
 func (e *Engine) WaitAdapters() { e.goroutines.Wait() }
 
-// Stop ends the turns with this id as asked for by the host, and tells how many there were.
+// Stop ends the turn with this id as asked for by the host, and tells whether there was one.
 func (e *Engine) Stop(protocol adapters.Protocol, key session.Key, turn string) bool {
 	e.mu.Lock()
 	rec := e.turns[turnKey{protocol, key, turn}]
