@@ -19,21 +19,31 @@ import (
 	"github.com/backline-dev/backline/runtime/ledger/sqlite"
 )
 
-// soak tells whether the long tests run (make soak).
-func soak() bool { return os.Getenv("BACKLINE_SOAK_TURNS") != "" }
+// soak skips a test that takes minutes, unless the long tests are asked for (make soak).
+func soak(t *testing.T) {
+	t.Helper()
+	if os.Getenv("BACKLINE_SOAK_TURNS") == "" {
+		t.Skip("a soak: set BACKLINE_SOAK_TURNS, as make soak does")
+	}
+}
 
 // TestFaultK2 kills a process that runs turns, at random instants, and compares what it had been told
 // with what the next one finds: each acknowledged fact is there, as it was; nothing that was settled is
-// ever different; the integrity check is clean; nothing is charged twice. 15 rounds, or 200 in a soak.
+// ever different; the integrity check is clean; nothing is charged twice.
 func TestFaultK2(t *testing.T) {
 	t.Parallel()
-	rounds := 15
-	if testing.Short() {
-		rounds = 3
-	}
-	if soak() {
-		rounds = 200
-	}
+	crash(t, 15)
+}
+
+// TestSoakFaultK2 is TestFaultK2 with 200 kills.
+func TestSoakFaultK2(t *testing.T) {
+	soak(t)
+	t.Parallel()
+	crash(t, 200)
+}
+
+func crash(t *testing.T, rounds int) {
+	t.Helper()
 	var book *ledgerBook
 	for round := range rounds {
 		if round%20 == 0 { // a new ledger now and then: it may die while it is made

@@ -43,7 +43,7 @@ func open(t testing.TB, path string, conf sqlite.Config) *sqlite.Store {
 func TestStore(t *testing.T) {
 	t.Parallel()
 	sequences, rounds := 1000, 40
-	if raceEnabled && !soak() {
+	if raceEnabled {
 		sequences, rounds = 100, 10 // SQLite is by far slower there
 	}
 	paths := map[ledger.Store]string{}

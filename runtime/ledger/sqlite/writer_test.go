@@ -323,16 +323,25 @@ func TestFaultK1Pragmas(t *testing.T) {
 
 // TestFaultK1: 32 writers, and at the same time another process that holds a read transaction, then a
 // write transaction, a list and an export running throughout. Each turn is settled, no error speaks of
-// a lock, and the log does not grow without end. A soak runs it at full length.
+// a lock, and the log does not grow without end.
 func TestFaultK1(t *testing.T) {
 	t.Parallel()
-	each, more, read, wrote := 20, 400, "1s", "600ms"
 	if raceEnabled {
-		each, more = 5, 100
+		contend(t, 5, 100, "1s", "600ms")
+	} else {
+		contend(t, 20, 400, "1s", "600ms")
 	}
-	if soak() {
-		each, more, read, wrote = 200, 10_000, "5s", "2s"
-	}
+}
+
+// TestSoakFaultK1 is TestFaultK1 at full length.
+func TestSoakFaultK1(t *testing.T) {
+	soak(t)
+	t.Parallel()
+	contend(t, 200, 10_000, "5s", "2s")
+}
+
+func contend(t *testing.T, each, more int, read, wrote string) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	s := open(t, path, sqlite.Config{})
 	b := &turner{s: s}
@@ -449,7 +458,7 @@ func TestFaultK1(t *testing.T) {
 // TestLogIsBounded: with readers that overlap all the time, so that no moment is without one, the log is
 // still begun anew.
 func TestLogIsBounded(t *testing.T) {
-	if raceEnabled && !soak() {
+	if raceEnabled {
 		t.Skip("100 MB of log take minutes under the race detector; what runs at the same time here does so in TestFaultK1 too")
 	}
 	t.Parallel()
