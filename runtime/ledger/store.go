@@ -33,8 +33,8 @@ type Store interface {
 	Recover(ctx context.Context, at time.Time, end func(Turn, *Part) (*Ending, error)) (Recovery, error)
 
 	// Sweep forgets what has expired at this time: the content of products, recorded lines, claims.
-	// It forgets up to limit rows (0 means 1,000) and tells whether there are more. The rows stay,
-	// marked as [Swept]; claims go altogether.
+	// It forgets up to limit rows (0 means 1,000), fewer where they are large, and tells whether there
+	// are more. The rows stay, marked as [Swept]; claims go altogether.
 	Sweep(ctx context.Context, at time.Time, limit int) (Sweeping, error)
 
 	// Ping tells whether the store can commit, nil for yes.

@@ -191,7 +191,11 @@ func resolve(path string) (string, error) {
 	}
 	real, err := filepath.EvalSymlinks(abs)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The file may be new, its folder may not.
+		// The file may be new, its folder may not. A link to a file that is missing is no new file: its
+		// disk may not be there.
+		if _, err := os.Lstat(abs); err == nil {
+			return "", fmt.Errorf("ledger %s is %w: it is a link to a file that is not there; put the file back, or remove the link to begin a new ledger", path, ErrDamaged)
+		}
 		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
 		if err != nil {
 			return "", fmt.Errorf("ledger %s cannot be made: its folder cannot be opened (%w); make the folder first", path, err)
@@ -206,7 +210,11 @@ func resolve(path string) (string, error) {
 
 // openHandle makes a handle for a file, which is never made by it but in the mode "rwc".
 func openHandle(path, mode string) (*sql.DB, error) {
-	name := url.URL{Scheme: "file", Path: path, RawQuery: "mode=" + mode + "&_error_rc=1&_dqs=0"}
+	slashed := filepath.ToSlash(path)
+	if !strings.HasPrefix(slashed, "/") {
+		slashed = "/" + slashed // a drive of Windows
+	}
+	name := url.URL{Scheme: "file", Path: slashed, RawQuery: "mode=" + mode + "&_error_rc=1&_dqs=0"}
 	db, err := sql.Open("sqlite", name.String())
 	if err != nil {
 		return nil, explain(path, err)

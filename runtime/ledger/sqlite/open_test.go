@@ -117,6 +117,13 @@ func TestFaultK2Refusals(t *testing.T) {
 			}
 			return path
 		}, sqlite.ErrDamaged, "put the file back"},
+		"a link to nothing": {func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, "ledger.db")
+			if err := os.Symlink(filepath.Join(dir, "not-mounted"), path); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}, sqlite.ErrDamaged, "put the file back"},
 		"no folder": {func(_ *testing.T, dir string) string { return filepath.Join(dir, "none", "ledger.db") }, nil, "make the folder first"},
 	} {
 		t.Run(name, func(t *testing.T) {

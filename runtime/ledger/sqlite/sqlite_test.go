@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/backline-dev/backline/runtime/ledger"
 	"github.com/backline-dev/backline/runtime/ledger/ledgertest"
@@ -65,4 +66,30 @@ func TestStore(t *testing.T) {
 			return openAt(t, paths[s], confs[s])
 		},
 	})
+}
+
+// TestSweepIsBounded: turns wait for a sweep, so it leaves what is too much for one go.
+func TestSweepIsBounded(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := open(t, filepath.Join(fastDir(t), "ledger.db"), sqlite.Config{})
+	b := &turner{s: s}
+	for range 5 {
+		req := b.request()
+		v, err := s.Reserve(ctx, ledger.Reservation{Request: req, Dispatch: true, At: benchTime})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := benchSettlement(v.Turn, req.Key, v.Turn.Seq)
+		end.Recording.Lines = make([]byte, 15<<20)
+		end.Product.Expires = benchTime.Add(48 * time.Hour)
+		if _, err := s.Settle(ctx, end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []ledger.Sweeping{{Parts: 4, More: true}, {Parts: 1}, {}} {
+		if did, err := s.Sweep(ctx, benchTime.Add(24*time.Hour), 0); err != nil || did != want {
+			t.Errorf("sweep %d: %+v, %v, want %+v", i, did, err, want)
+		}
+	}
 }

@@ -29,7 +29,10 @@ func (s *Store) Reserve(ctx context.Context, r ledger.Reservation) (v ledger.Ver
 		_, err = w.changeSession(r.Session, r.At)
 		return err
 	})
-	return v, err
+	if err != nil {
+		return ledger.Verdict{}, err
+	}
+	return v, nil
 }
 
 // Dispatch implements [ledger.Turns].
@@ -47,7 +50,10 @@ func (s *Store) Dispatch(ctx context.Context, turn ledger.TurnRef, version int64
 		}
 		return w.change(&t, running)
 	})
-	return t, err
+	if err != nil {
+		return ledger.Turn{}, err
+	}
+	return t, nil
 }
 
 // Release implements [ledger.Turns].
@@ -87,7 +93,10 @@ func (s *Store) Suspend(ctx context.Context, sus ledger.Suspension) (t ledger.Tu
 		_, err = w.changeSession(sus.Session, sus.At)
 		return err
 	})
-	return t, err
+	if err != nil {
+		return ledger.Turn{}, err
+	}
+	return t, nil
 }
 
 // Continue implements [ledger.Turns].
@@ -118,7 +127,10 @@ func (s *Store) Continue(ctx context.Context, c ledger.Continuation) (v ledger.V
 		_, err = w.changeSession(c.Session, c.At)
 		return err
 	})
-	return v, err
+	if err != nil {
+		return ledger.Verdict{}, err
+	}
+	return v, nil
 }
 
 // Settle implements [ledger.Turns].
@@ -155,7 +167,10 @@ func (s *Store) Settle(ctx context.Context, set ledger.Settlement) (t ledger.Tur
 		_, err = w.changeSession(set.Session, set.At)
 		return err
 	})
-	return copyOutcome(t), err
+	if err != nil {
+		return ledger.Turn{}, err
+	}
+	return copyOutcome(t), nil
 }
 
 // copyOutcome parts a turn from what the caller gave for its outcome.
@@ -202,9 +217,12 @@ func (s *Store) Refuse(ctx context.Context, r ledger.Refusal) (v ledger.Verdict,
 		v = ledger.Verdict{Decision: ledger.Fresh, Turn: t, Part: p}
 		return w.endPart(&p)
 	})
+	if err != nil {
+		return ledger.Verdict{}, err
+	}
 	v.Turn = copyOutcome(v.Turn)
 	v.Part.Lines = append([]byte(nil), v.Part.Lines...)
-	return v, err
+	return v, nil
 }
 
 // PutSession implements [ledger.Sessions].
@@ -216,8 +234,11 @@ func (s *Store) PutSession(ctx context.Context, ses ledger.Session, at time.Time
 		next, err = w.changeSession(&ses, at)
 		return err
 	})
+	if err != nil {
+		return ledger.Session{}, err
+	}
 	next.Values = append([]byte(nil), next.Values...)
-	return next, err
+	return next, nil
 }
 
 // Admit implements [ledger.Admissions].
@@ -251,8 +272,11 @@ func (s *Store) Admit(ctx context.Context, a ledger.Admission, when time.Time) (
 		}
 		return w.putAdmission(&next)
 	})
+	if err != nil {
+		return ledger.Admission{}, "", err
+	}
 	next.Document = append([]byte(nil), next.Document...)
-	return next, change, err
+	return next, change, nil
 }
 
 // Withdraw implements [ledger.Admissions].
@@ -271,7 +295,10 @@ func (s *Store) Withdraw(ctx context.Context, kind ledger.Kind, ref string, at t
 		a = known.AfterWithdrawal(at)
 		return w.putAdmission(&a)
 	})
-	return a, err
+	if err != nil {
+		return ledger.Admission{}, err
+	}
+	return a, nil
 }
 
 // Claim implements [ledger.Claims].
@@ -306,7 +333,10 @@ func (s *Store) Claim(ctx context.Context, r ledger.ClaimRequest) (c ledger.Clai
 		}
 		return err
 	})
-	return c, err
+	if err != nil {
+		return ledger.Claimed{}, err
+	}
+	return c, nil
 }
 
 // EndClaim implements [ledger.Claims].

@@ -467,52 +467,60 @@ func (s *Store) Sweep(ctx context.Context, when time.Time, limit int) (did ledge
 	if limit == 0 {
 		limit = 1000
 	}
-	now := at(when)
 	err = s.write(ctx, func(w *writer) error {
 		did = ledger.Sweeping{}
-		left := int64(limit)
-		for _, step := range []struct {
-			count *int
-			sweep string
-			more  string
+		left := limit
+		for _, kind := range []struct {
+			count      *int
+			find, each string
 		}{
 			{
 				&did.Products,
-				`UPDATE products SET content = NULL, keeping = 'swept' WHERE turn IN
-					(SELECT turn FROM products WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? ORDER BY expires LIMIT ?)`,
-				`SELECT 1 FROM products WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? LIMIT 1`,
+				`SELECT turn, size FROM products WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? ORDER BY expires LIMIT ?`,
+				`UPDATE products SET content = NULL, keeping = 'swept' WHERE turn = ?`,
 			}, {
 				&did.Parts,
-				`UPDATE ends SET lines = NULL, keeping = 'swept' WHERE part IN
-					(SELECT part FROM ends WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? ORDER BY expires LIMIT ?)`,
-				`SELECT 1 FROM ends WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? LIMIT 1`,
+				`SELECT part, size FROM ends WHERE keeping = 'kept' AND expires IS NOT NULL AND expires <= ? ORDER BY expires LIMIT ?`,
+				`UPDATE ends SET lines = NULL, keeping = 'swept' WHERE part = ?`,
 			}, {
 				&did.Claims,
-				`DELETE FROM claims WHERE seq IN (SELECT seq FROM claims WHERE expires <= ? ORDER BY expires LIMIT ?)`,
-				`SELECT 1 FROM claims WHERE expires <= ? LIMIT 1`,
+				`SELECT seq, 0 FROM claims WHERE expires <= ? ORDER BY expires LIMIT ?`,
+				`DELETE FROM claims WHERE seq = ?`,
 			},
 		} {
-			if left > 0 {
-				n, err := w.exec(step.sweep, now, left)
-				if err != nil {
+			var rows []int64
+			bytes := int64(0)
+			err := w.all(context.Background(), kind.find, []any{at(when), left + 1}, func(scan func(...any) error) error {
+				var row, size int64
+				if err := scan(&row, &size); err != nil {
 					return err
 				}
-				*step.count = int(n)
-				left -= n
-				if step.count == &did.Claims {
-					w.claims -= n
+				if bytes += size; len(rows) == left || len(rows) > 0 && bytes > sweepBytes {
+					did.More = true
+				} else {
+					rows = append(rows, row)
 				}
+				return nil
+			})
+			if err != nil {
+				return err
 			}
-			if left == 0 {
-				var one int
-				more, err := w.one(step.more, []any{now}, &one)
-				if err != nil {
+			for _, row := range rows {
+				if _, err := w.exec(kind.each, row); err != nil {
 					return err
 				}
-				did.More = did.More || more
 			}
+			*kind.count = len(rows)
+			left -= len(rows)
 		}
+		w.claims -= int64(did.Claims)
 		return nil
 	})
-	return did, err
+	if err != nil {
+		return ledger.Sweeping{}, err
+	}
+	return did, nil
 }
+
+// sweepBytes is how much content one sweep forgets at most, since turns wait for it.
+const sweepBytes = 64 << 20
