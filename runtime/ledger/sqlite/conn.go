@@ -36,7 +36,7 @@ func pragmas(readOnly bool) []string {
 	return append(p,
 		"wal_autocheckpoint = 0", // the writer does it, between two commits
 		"journal_size_limit = 67108864",
-		"cache_size = -16384",
+		"cache_size = -65536", // 64 MiB at most: the refs and keys of a large ledger are far apart
 		"temp_store = MEMORY", // savepoints keep what they may take back in memory, not in a file
 		"recursive_triggers = 0",
 	)
