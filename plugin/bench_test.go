@@ -101,7 +101,6 @@ const (
 // perform does what the message asks for.
 func perform(ctx context.Context, message string, text func(string) error) error {
 	what, arg, _ := strings.Cut(message, " ")
-	n, _ := strconv.Atoi(arg)
 	switch what {
 	case "short":
 		for range 5 {
@@ -116,6 +115,10 @@ func perform(ctx context.Context, message string, text func(string) error) error
 			}
 		}
 	case "paced":
+		n, err := strconv.Atoi(arg)
+		if err != nil {
+			return err
+		}
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for range n {
@@ -269,8 +272,9 @@ func turnRequest(session, turn, message string, size int) []byte {
 // the server.
 type hostConn struct {
 	net.Conn
-	r   *bufio.Reader
-	buf []byte
+	r     *bufio.Reader
+	buf   []byte
+	whole int // the length of a body that comes in one piece, 0 for one in chunks
 }
 
 func dialHost(addr string) (*hostConn, error) {
@@ -278,7 +282,7 @@ func dialHost(addr string) (*hostConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hostConn{c, bufio.NewReaderSize(c, 64<<10), make([]byte, 64<<10)}, nil
+	return &hostConn{Conn: c, r: bufio.NewReaderSize(c, 64<<10), buf: make([]byte, 64<<10)}, nil
 }
 
 var errNotOK = errors.New("the response is not 200")
@@ -288,6 +292,7 @@ func (c *hostConn) send(request []byte) error {
 	if _, err := c.Write(request); err != nil {
 		return err
 	}
+	c.whole = 0
 	for first := true; ; first = false {
 		line, err := c.r.ReadSlice('\n')
 		if err != nil {
@@ -295,6 +300,9 @@ func (c *hostConn) send(request []byte) error {
 		}
 		if first && !bytes.Contains(line, []byte(" 200 ")) {
 			return errNotOK
+		}
+		if n, ok := bytes.CutPrefix(line, []byte("Content-Length: ")); ok {
+			c.whole, _ = strconv.Atoi(string(bytes.TrimSpace(n)))
 		}
 		if len(line) == 2 {
 			return nil
@@ -304,6 +312,15 @@ func (c *hostConn) send(request []byte) error {
 
 // chunk reads one chunk of the body; nil is its end.
 func (c *hostConn) chunk() ([]byte, error) {
+	if n := c.whole; n != 0 {
+		if n < 0 {
+			return nil, nil
+		}
+		c.whole = -1
+		c.buf = append(c.buf[:0], make([]byte, n)...)
+		_, err := io.ReadFull(c.r, c.buf)
+		return c.buf, err
+	}
 	line, err := c.r.ReadSlice('\n')
 	if err != nil {
 		return nil, err
@@ -370,27 +387,31 @@ func compare(b *testing.B, rounds int, round func(b *testing.B, s *server, n int
 			all[k] = append(all[k], round(b, servers[k], i))
 		}
 	}
-	median := func(k string, f func(sample) float64) float64 {
+	middle := func(k string, f func(sample) float64) float64 {
 		var v []float64
 		for _, s := range all[k] {
 			v = append(v, f(s))
 		}
-		slices.Sort(v)
-		return v[len(v)/2]
+		return median(v)
 	}
 	of := func(k string) sample {
 		return sample{
-			rate:   median(k, func(s sample) float64 { return s.rate }),
-			cpu:    median(k, func(s sample) float64 { return s.cpu }),
-			allocs: median(k, func(s sample) float64 { return s.allocs }),
-			p50:    median(k, func(s sample) float64 { return s.p50 }),
-			p99:    median(k, func(s sample) float64 { return s.p99 }),
+			rate:   middle(k, func(s sample) float64 { return s.rate }),
+			cpu:    middle(k, func(s sample) float64 { return s.cpu }),
+			allocs: middle(k, func(s sample) float64 { return s.allocs }),
+			p50:    middle(k, func(s sample) float64 { return s.p50 }),
+			p99:    middle(k, func(s sample) float64 { return s.p99 }),
 		}
 	}
 	for _, s := range servers {
 		s.stop()
 	}
 	return of("bare"), of("backline")
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
 }
 
 func percentile(v []time.Duration, p float64) float64 {

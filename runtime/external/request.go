@@ -1,11 +1,13 @@
 package external
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -43,7 +45,12 @@ func parse(body []byte, now time.Time) (*request, *problem) {
 	if q.deadline, err = q.DeadlineAt.Time(); err != nil {
 		return nil, problemf(http.StatusBadRequest, "invalid", "The deadline/at is no date and time.")
 	}
-	canonical, err := wire.AppendCanonical(make([]byte, 0, len(body)), body)
+	buf := canonicals.Get().(*[]byte)
+	defer canonicals.Put(buf)
+	canonical, err := q.AppendCanonical((*buf)[:0])
+	if cap(canonical) <= maxPooledCanonical {
+		*buf = canonical
+	}
 	if err != nil {
 		return nil, problemf(http.StatusBadRequest, "invalid", "The request has no canonical form: %s.", err)
 	}
@@ -52,7 +59,7 @@ func parse(body []byte, now time.Time) (*request, *problem) {
 	if wire.ContentDigest(parts) != q.InputDigest {
 		return nil, problemf(http.StatusUnprocessableEntity, "input-digest", "The input/digest is not that of the value of input/parts: expected the SHA-256 of its canonical JSON (RFC 8785).")
 	}
-	own := strings.Clone(string(q.TurnRef) + string(q.IdempotencyKey) + string(q.BindingRef) + string(q.AgentID))
+	own := string(q.TurnRef) + string(q.IdempotencyKey) + string(q.BindingRef) + string(q.AgentID) // none is empty, so it is new
 	cut := func(n int) (s string) { s, own = own[:n], own[n:]; return s }
 	q.turn = wire.TurnRef(cut(len(q.TurnRef)))
 	q.key = ledger.Key(cut(len(q.IdempotencyKey)))
@@ -61,12 +68,18 @@ func parse(body []byte, now time.Time) (*request, *problem) {
 	return q, nil
 }
 
+// canonicals are buffers for the canonical form of requests, up to a size.
+var canonicals = sync.Pool{New: func() any { b := make([]byte, 0, 16<<10); return &b }}
+
+const maxPooledCanonical = 256 << 10
+
 // identify finds out the request's identity, the digest of its canonical form without the fields in which
-// the requests of one turn may differ (external-runtime.md, Settled readings). Canonical JSON has no
-// spaces, and the digest is only ever compared with others made here. It returns the canonical value of
-// input/parts.
+// the requests of one turn may differ (external-runtime.md, Settled readings), and without input/parts,
+// which input/digest stands for once that is checked. Canonical JSON has no spaces, and the digest is only
+// ever compared with others made here. It returns the canonical value of input/parts.
 func (q *request) identify(canonical []byte) (parts []byte) {
-	same := make([]byte, 0, len(canonical))
+	var room [4 << 10]byte
+	same := room[:0]
 	for i := 1; i < len(canonical)-1; {
 		value := skipString(canonical, i) + 1 // behind the colon
 		end := skipValue(canonical, value)
@@ -74,9 +87,8 @@ func (q *request) identify(canonical []byte) (parts []byte) {
 		case "binding/digest", "idempotency/key", "mode", "observation":
 		case "input/parts":
 			parts = canonical[value:end]
-			same = append(same, canonical[i:end+1]...)
 		case "classification":
-			q.label = canonical[value:end]
+			q.label = bytes.Clone(canonical[value:end])
 			same = append(same, canonical[i:end+1]...)
 		default:
 			same = append(same, canonical[i:end+1]...)
