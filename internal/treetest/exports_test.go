@@ -116,7 +116,8 @@ func exportedReceiver(recv *ast.FieldList) bool {
 }
 
 // met are the packages whose functions a user calls.
-var met = []string{"plugin", "adapters", "adapters/*", "manifest", "schema", "schema/lowkey", "runtime/ndjson", "runtime/session"}
+var met = []string{"plugin", "adapters", "adapters/*", "manifest", "schema", "schema/lowkey", "schema/external",
+	"runtime/ndjson", "runtime/session", "runtime/ledger", "runtime/ledger/sqlite"}
 
 // withoutExample are exported functions that need none, with the reason. Functions that take a
 // testing.T or testing.TB are not listed: no Example can call them.
