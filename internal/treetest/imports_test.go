@@ -34,16 +34,17 @@ var directions = []struct {
 	{[]string{"runtime/session"}, []string{"adapters"}},
 	{[]string{"runtime/ndjson"}, nil},
 	{[]string{"runtime/ledger"}, nil},
+	{[]string{"runtime/secret"}, nil},
 	{[]string{"runtime/ledger/ledgertest", "runtime/ledger/sqlite", "runtime/ledger/postgres"}, []string{"runtime/ledger"}},
 	{[]string{"runtime"}, []string{"adapters", "runtime/session", "runtime/ledger", "runtime/ndjson"}},
 
 	// The protocols; never one another, and each with its own wire types.
-	{[]string{"runtime/lowkey"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "adapters", "schema", "schema/lowkey"}},
-	{[]string{"runtime/external"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "adapters", "schema", "schema/external"}},
-	{[]string{"runtime/keiki"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "adapters", "schema", "schema/keiki"}},
+	{[]string{"runtime/lowkey"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "adapters", "schema", "schema/lowkey"}},
+	{[]string{"runtime/external"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "adapters", "schema", "schema/external"}},
+	{[]string{"runtime/keiki"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "adapters", "schema", "schema/keiki"}},
 
 	// What users import, and what they write. plugin serves the published schemas, hence the wire types.
-	{[]string{"plugin"}, []string{"runtime", "runtime/lowkey", "runtime/external", "runtime/keiki", "runtime/session", "runtime/ledger", "runtime/ndjson",
+	{[]string{"plugin"}, []string{"runtime", "runtime/lowkey", "runtime/external", "runtime/keiki", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret",
 		"adapters", "manifest", "schema/lowkey", "schema/external", "schema/keiki"}},
 	{[]string{"examples/*"}, []string{"plugin", "adapters", "adapters/*"}},
 
