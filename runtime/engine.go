@@ -41,6 +41,9 @@ type Spec struct {
 	// in the session's queue and nothing else of it: no history is joined or remembered, and the turn's
 	// Continuity is what the protocol says in Turn.
 	Values adapters.Values
+	// NoWindow: the host sent no transcript at all, which is not an empty one. The history is then what is
+	// remembered of the session, and nothing is dropped.
+	NoWindow bool
 	// Forget: the turn is not kept for repeats once it has ended, because the protocol has a memory of
 	// its own.
 	Forget bool
@@ -249,21 +252,49 @@ func (s Stream) Serve(ctx context.Context, conn ndjson.Conn) error {
 // turn, has ended; otherwise it is like Serve. Parts are counted from 0; only [Output.Cut] makes more
 // than one. It takes the place of Serve, for a Stream that Run serves too.
 func (s Stream) Follow(ctx context.Context, conn ndjson.Conn, part int) error {
-	var tail *ndjson.Tail
+	a, err := s.Attach(conn, part)
+	if err != nil {
+		return err
+	}
+	return a.Follow(ctx)
+}
+
+// Attach is the first half of Follow: from now on the adapter waits for conn where it is too far ahead of
+// it. A protocol that must not miss anything attaches before it calls Run. After nil, Follow must be
+// called exactly once on what it returns; the errors are those of [Stream.Follow] before anything was
+// written.
+func (s Stream) Attach(conn ndjson.Conn, part int) (Attached, error) {
 	from, ok := s.rec.log.Part(part)
-	err := error(ErrNoPart)
-	if ok {
-		if tail, err = s.rec.log.Attach(conn, from); err != nil {
-			err = ErrOutgrown
-		}
+	if !ok {
+		s.leave(ErrNoPart)
+		return Attached{}, ErrNoPart
 	}
-	if err == nil {
-		err = tail.Follow(ctx.Done())
-		tail.Detach()
+	tail, err := s.rec.log.Attach(conn, from)
+	if err != nil {
+		s.leave(ErrOutgrown)
+		return Attached{}, ErrOutgrown
 	}
+	return Attached{s, tail}, nil
+}
+
+func (s Stream) leave(err error) {
 	if s.run != nil {
 		s.run.leave(err)
 	}
+}
+
+// An Attached is a connection that [Stream.Attach] has attached to a turn.
+type Attached struct {
+	stream Stream
+	tail   *ndjson.Tail
+}
+
+// Follow lets lines out to the connection as they come, and returns as [Stream.Follow] does. When it has
+// returned, nobody touches the connection any more.
+func (a Attached) Follow(ctx context.Context) error {
+	err := a.tail.Follow(ctx.Done())
+	a.tail.Detach()
+	a.stream.leave(err)
 	return err
 }
 

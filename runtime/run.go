@@ -35,6 +35,7 @@ type Run struct {
 	publicTexts bool
 	headless    bool
 	forget      bool
+	noWindow    bool
 	values      adapters.Values // the protocol's own; nil means the lease
 
 	accepted time.Time
@@ -163,6 +164,7 @@ func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
 		publicTexts: spec.PublicTexts,
 		headless:    spec.Turn.Flags.Headless,
 		forget:      spec.Forget,
+		noWindow:    spec.NoWindow,
 		values:      spec.Values,
 		readers:     1,
 		begun:       ndjson.Now(),
@@ -335,7 +337,11 @@ func (r *Run) join() {
 		r.continuity = t.Continuity
 		return
 	}
-	t.History, t.Continuity = r.lease.Join(r.window)
+	if r.noWindow {
+		t.History, t.Continuity = r.lease.Recall()
+	} else {
+		t.History, t.Continuity = r.lease.Join(r.window)
+	}
 	t.Session = adapters.NewSession(r.rec.key.session.Handle, r.lease)
 	r.continuity, r.history = t.Continuity, len(t.History)
 }

@@ -731,3 +731,35 @@ func TestValues(t *testing.T) {
 	}
 	l.Release()
 }
+
+// TestRecall: a host that sends no window at all takes nothing back.
+func TestRecall(t *testing.T) {
+	t.Parallel()
+	cache := newCache(t, session.Config{})
+	recall := func(message, answer string) ([]adapters.Message, adapters.Continuity) {
+		t.Helper()
+		l := cache.Enqueue(key("s"))
+		defer l.Release()
+		history, how := l.Recall()
+		if message != "" {
+			l.Commit(adapters.Message{Role: adapters.RoleUser, Content: message}, adapters.Message{Role: adapters.RoleAgent, Content: answer})
+		}
+		return history, how
+	}
+	got, how := recall("a", "b")
+	wantHistory(t, got, []adapters.Message{})
+	wantHow(t, how, adapters.ContinuityNew)
+	got, how = recall("c", "d")
+	wantHistory(t, got, talk(user("a"), agent("b")))
+	wantHow(t, how, adapters.ContinuityExtended)
+	got, how = recall("", "")
+	wantHistory(t, got, talk(user("a"), agent("b"), user("c"), agent("d")))
+	wantHow(t, how, adapters.ContinuityExtended)
+
+	l := cache.Enqueue(key("s"))
+	l.Release()
+	got, how = l.Recall()
+	wantHistory(t, got, []adapters.Message{})
+	wantHow(t, how, adapters.ContinuityNew)
+	check(t, cache)
+}

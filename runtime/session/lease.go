@@ -216,6 +216,25 @@ func (l *Lease) Join(window []adapters.Message) (history []adapters.Message, c a
 	return concat(said[:l.keep], window), adapters.ContinuityExtended
 }
 
+// Recall is Join for a turn whose host sent no window at all, which is not an empty one: history is what
+// is remembered, and nothing of it is dropped. The continuity is [adapters.ContinuityExtended] where
+// there is something. After Release it returns an empty history, as of a new session.
+func (l *Lease) Recall() (history []adapters.Message, c adapters.Continuity) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.mine():
+		return concat(nil, nil), adapters.ContinuityNew
+	case l.origin != adapters.ContinuitySame:
+		return concat(nil, nil), l.origin
+	}
+	l.joined, l.window, l.overlap = false, nil, 0 // Commit goes on from what is remembered
+	if len(l.entry.said) == 0 {
+		return concat(nil, nil), adapters.ContinuitySame
+	}
+	return concat(l.entry.said, nil), adapters.ContinuityExtended
+}
+
 // concat returns a and b in a slice of its own. Nothing takes no memory.
 func concat(a, b []adapters.Message) []adapters.Message {
 	n := len(a) + len(b)
