@@ -61,10 +61,7 @@ With --protocol external-runtime it plays a host of agent.external-runtime and r
 binding in a file that the server has admitted too. What the turn asks for is answered as --observe says.
 Ctrl-C cancels the turn.`,
 		Example: `  # One turn, with each event's time of arrival.
-  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events
-
-  # A turn of agent.external-runtime.
-  backline chat http://127.0.0.1:8787 --protocol external-runtime --binding binding.json -m 'Review this'`,
+  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events`,
 		Args: takes(1, 1, "the URL of a server, such as http://"+plugin.DefaultListen),
 	}
 	fs := cmd.Flags()

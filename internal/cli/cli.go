@@ -197,9 +197,8 @@ func (a *app) root() *cobra.Command {
 
 Each flag of a command can be given in the environment as well: --turn-timeout as BACKLINE_TURN_TIMEOUT.
 The command line wins. Exit codes: 0 fine, 1 the thing checked or run failed, 2 wrong usage.`,
-		Example: `  # A server on 127.0.0.1:8787 that echoes, and a conversation with it.
-  backline serve
-  backline chat http://127.0.0.1:8787`,
+		Example: `  # A server on 127.0.0.1:8787 that echoes.
+  backline serve`,
 		SilenceErrors:      true,
 		SilenceUsage:       true,
 		DisableSuggestions: true,

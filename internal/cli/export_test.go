@@ -59,6 +59,15 @@ func ServeConfig(env []string, args ...string) (conf plugin.Config, err error) {
 	return conf, cmd.ExecuteContext(context.Background())
 }
 
+// Commands are the program itself and all its commands, those inside others too.
+func Commands() []*cobra.Command {
+	all := []*cobra.Command{newApp(Streams{}).root()}
+	for i := 0; i < len(all); i++ {
+		all = append(all, all[i].Commands()...)
+	}
+	return all
+}
+
 // Places tells where in doc violations are said to be, as "line:column".
 func Places(doc []byte, violations ...schema.Violation) []string {
 	var list []string

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -309,6 +310,55 @@ func TestServeDrainsTheLedger(t *testing.T) {
 	out := run(t, "", nil, "ledger", "list", file)
 	if !regexp.MustCompile(`^ +1  cancelled  cancelled +\S+  ` + string(r.TurnRef)).MatchString(out.out) {
 		t.Errorf("ledger list: %s%s", out.out, out.err)
+	}
+}
+
+// TestServeForgetsContent: what turns said and produced is there for as long as the flags say, each for
+// itself, and a turn's facts stay.
+func TestServeForgetsContent(t *testing.T) {
+	t.Parallel()
+	dir, profile, binding := admissions(t)
+	for name, tc := range map[string]struct {
+		args            []string
+		product, stream bool // are kept
+		shown           string
+	}{
+		"by default":  {nil, true, true, `kept until \d{4}-`},
+		"no products": {[]string{"--product-retention", "1ns"}, false, true, `kept until \d{4}-`},
+		"no streams":  {[]string{"--stream-retention", "1ns"}, true, false, `kept until \d{4}-`},
+		"for ever":    {[]string{"--product-retention", "0", "--stream-retention", "0"}, true, true, `(?m), kept$`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "turns.db")
+			s := serve(t, nil, append(tc.args, "--admissions", dir, "--store", "sqlite:"+file)...)
+			x := s.orbiplex(profile, binding)
+			r := x.Request("hello")
+			first := runTurn(t, x, r)
+			if first.Content != "hello" {
+				t.Fatalf("the turn: %s %q", first.Ended(), first.Content)
+			}
+			gone := func(err error) bool {
+				var problem *testhost.Problem
+				return errors.As(err, &problem) && problem.Status == http.StatusGone
+			}
+			again, err := x.Run(t.Context(), r)
+			if tc.stream && (err != nil || again.Raw != first.Raw) || !tc.stream && !gone(err) {
+				t.Errorf("the request again: %v\n%s", err, again.Raw)
+			}
+			outcome, _, err := x.Inspect(t.Context(), r.TurnRef)
+			if err != nil || outcome == nil {
+				t.Fatalf("the outcome is %v, %v", outcome, err)
+			}
+			_, content, err := x.Product(t.Context(), outcome.ProductRef)
+			if tc.product && (err != nil || content != "hello") || !tc.product && !gone(err) {
+				t.Errorf("the product: %q, %v", content, err)
+			}
+			show := run(t, "", nil, "ledger", "show", file, string(r.TurnRef))
+			if got := regexp.MustCompile(tc.shown).FindAllString(show.out, -1); len(got) != 2 {
+				t.Errorf("ledger show has %d times %q, want the product's and the stream's:\n%s%s", len(got), tc.shown, show.out, show.err)
+			}
+		})
 	}
 }
 

@@ -93,7 +93,8 @@ func TestConfig(t *testing.T) {
 		Sessions: 4096, SessionBytes: 256 << 20, SessionTTL: 24 * time.Hour,
 		TurnTimeout: 10 * time.Minute, FirstOutput: 5 * time.Minute, Idle: 3 * time.Minute,
 		Heartbeat: 15 * time.Second, Replay: 5 * time.Minute, WriteTimeout: 30 * time.Second,
-		Drain: 30 * time.Second, MaxBody: 8 << 20, External: &plugin.External{},
+		Drain: 30 * time.Second, MaxBody: 8 << 20,
+		External: &plugin.External{ProductRetention: 24 * time.Hour, StreamRetention: 24 * time.Hour},
 	}
 	with := func(change func(*plugin.Config)) plugin.Config {
 		c := defaults
@@ -109,19 +110,22 @@ func TestConfig(t *testing.T) {
 		{"defaults", nil, "", defaults},
 		{"all", nil, "--listen :1 --insecure --plugin-id x --replicas 3 --sessions 1 --session-bytes 1KiB --session-ttl 1s " +
 			"--busy refuse --disconnect grace=30s --replay 2s --turn-timeout 3s --first-output 4s --idle 5s --heartbeat 6s " +
-			"--write-timeout 7s --drain 8s --max-body 2KiB --max-turns 9 --admissions testdata/admissions --operator-token operator-01234567 --store sqlite:x", plugin.Config{
+			"--write-timeout 7s --drain 8s --max-body 2KiB --max-turns 9 --admissions testdata/admissions --operator-token operator-01234567 --store sqlite:x --product-retention 10s --stream-retention 11s", plugin.Config{
 			ID: "x", Listen: ":1", Insecure: true, Replicas: 3, Sessions: 1, SessionBytes: 1024, SessionTTL: time.Second,
 			RefuseBusy: true, HostGone: 30 * time.Second, Replay: 2 * time.Second, TurnTimeout: 3 * time.Second,
 			FirstOutput: 4 * time.Second, Idle: 5 * time.Second, Heartbeat: 6 * time.Second, WriteTimeout: 7 * time.Second,
 			Drain: 8 * time.Second, MaxBody: 2048, MaxTurns: 9,
-			External: &plugin.External{Admissions: "testdata/admissions", OperatorToken: "operator-01234567"},
+			External: &plugin.External{
+				Admissions: "testdata/admissions", OperatorToken: "operator-01234567", ProductRetention: 10 * time.Second, StreamRetention: 11 * time.Second,
+			},
 		}},
 		{"zero is none", nil, "--sessions 0 --session-bytes 0 --session-ttl 0 --replay 0 --turn-timeout 0 --first-output 0 " +
-			"--idle 0 --heartbeat 0 --write-timeout 0 --drain 0 --max-body 0 --max-turns 0", plugin.Config{
+			"--idle 0 --heartbeat 0 --write-timeout 0 --drain 0 --max-body 0 --max-turns 0 --product-retention 0 --stream-retention 0", plugin.Config{
 			ID: "muse", Listen: "127.0.0.1:8787", Replicas: 1,
 			Sessions: plugin.NoLimit, SessionBytes: plugin.NoLimit, SessionTTL: plugin.NoLimit, Replay: plugin.NoLimit,
 			TurnTimeout: plugin.NoLimit, FirstOutput: plugin.NoLimit, Idle: plugin.NoLimit, Heartbeat: plugin.NoLimit,
-			WriteTimeout: plugin.NoLimit, Drain: time.Nanosecond, MaxBody: plugin.NoLimit, External: &plugin.External{},
+			WriteTimeout: plugin.NoLimit, Drain: time.Nanosecond, MaxBody: plugin.NoLimit,
+			External: &plugin.External{ProductRetention: plugin.NoLimit, StreamRetention: plugin.NoLimit},
 		}},
 		{"environment", []string{"BACKLINE_SESSION_BYTES=1GiB", "BACKLINE_BUSY=refuse", "BACKLINE_INSECURE=true", "BACKLINE_IDLE=", "BACKLINE_MAX_TURNS=3"}, "--max-turns 4",
 			with(func(c *plugin.Config) {

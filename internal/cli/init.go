@@ -73,9 +73,8 @@ manifest, and what it takes to build and ship it. It builds, passes its tests an
 
 No file is ever overwritten: where one is there already, nothing is written. From a checkout of Backline
 the new go.mod gets a replace directive to it, so that it builds offline.`,
-		Example: `  backline init ./muse --id muse
-  cd muse && go test ./... && go run .`,
-		Args: takes(1, 1, "the DIR to write into"),
+		Example: `  backline init ./muse --id muse && cd muse && go test ./... && go run .`,
+		Args:    takes(1, 1, "the DIR to write into"),
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false

@@ -167,11 +167,10 @@ func moment(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000
 func (a *app) ledgerShowCommand() *cobra.Command {
 	var asJSON *bool
 	cmd := &cobra.Command{
-		Use:   "show FILE TURN",
-		Short: "Show a turn: its requests, its outcome, its charge",
-		Example: `  backline ledger show turns.db turn:external:1
-  backline ledger show turns.db turn:external:1 --json`,
-		Args: takes(2, 2, "the FILE of a ledger and the TURN's ref"),
+		Use:     "show FILE TURN",
+		Short:   "Show a turn: its requests, its outcome, its charge",
+		Example: `  backline ledger show turns.db turn:river:1`,
+		Args:    takes(2, 2, "the FILE of a ledger and the TURN's ref"),
 	}
 	asJSON = cmd.Flags().Bool("json", false, "print one JSON object: the turn, its parts and its product")
 	cmd.RunE = a.runs(func(ctx context.Context, args []string) error {

@@ -4,19 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/backline-dev/backline/internal/cli"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // A result is what one run of the command did.
 type result struct {
@@ -30,39 +25,6 @@ func run(t *testing.T, stdin string, env []string, args ...string) result {
 	var out, err bytes.Buffer
 	code := cli.Run(t.Context(), args, cli.Streams{In: strings.NewReader(stdin), Out: &out, Err: &err, Env: env})
 	return result{code, out.String(), err.String()}
-}
-
-// commands are all commands.
-var commands = [][]string{
-	{}, {"serve"}, {"init"}, {"chat"}, {"validate"}, {"schema"}, {"manifest"}, {"manifest", "init"},
-	{"manifest", "check"}, {"manifest", "show"}, {"ledger"}, {"ledger", "list"}, {"ledger", "show"}, {"ledger", "export"}, {"version"},
-}
-
-func TestHelp(t *testing.T) {
-	t.Parallel()
-	for _, command := range commands {
-		name := strings.Join(append([]string{"backline"}, command...), "-")
-		golden := filepath.Join("testdata", "help", name+".golden")
-		r := run(t, "", nil, append(command[:len(command):len(command)], "--help")...)
-		if r.code != 0 || r.err != "" {
-			t.Errorf("%s --help: exit code %d, %q", name, r.code, r.err)
-		}
-		if got := strings.Count(r.out, "\nExamples:\n"); got != 1 {
-			t.Errorf("%s --help has %d examples, want one", name, got)
-		}
-		if *update {
-			if err := os.WriteFile(golden, []byte(r.out), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), r.out); diff != "" {
-			t.Errorf("%s --help (-want +got), go test -update writes it anew:\n%s", name, diff)
-		}
-	}
 }
 
 // TestExitCodes is the table of the command line's page.

@@ -86,6 +86,8 @@ type serveFlags struct {
 	store                      *storeName
 	admissions                 *string
 	operatorToken              *secret
+	productRetention           *time.Duration
+	streamRetention            *time.Duration
 
 	sessions     *int
 	sessionBytes *int64
@@ -116,6 +118,8 @@ func (f *serveFlags) add(fs *pflag.FlagSet) {
 	f.store = storeFlag(fs, "where the turns of agent.external-runtime are recorded: in memory, or in a file that outlives the server")
 	f.admissions = fs.String("admissions", "", "admit the profiles and bindings in this `directory`, one in each .json file, at the start and on SIGHUP")
 	f.operatorToken = secretFlag(fs, "operator-token", "the bearer `token` for admitting and revoking profiles and bindings over HTTP, at least 16 bytes")
+	f.productRetention = durationFlag(fs, "product-retention", 24*time.Hour, "how long the content of a turn's product can be fetched; 0 is for ever")
+	f.streamRetention = durationFlag(fs, "stream-retention", 24*time.Hour, "how long the stream of an ended turn of agent.external-runtime is repeated; 0 is for ever")
 
 	f.sessions = countFlag(fs, "sessions", 4096, "the most sessions kept in memory; 0 is no limit")
 	f.sessionBytes = sizeFlag(fs, "session-bytes", 256<<20, "the most memory for sessions; 0 is no limit")
@@ -151,11 +155,9 @@ On start it prints the addresses, and a curl line that runs a turn. SIGTERM and 
 are refused, running ones have --drain to end, then the exit code is 0. A second signal ends at once.
 
 With --adapter scripted, ` + scriptExit + `=1 in the environment allows scripts to end the server.`,
-		Example: `  # Behind Lowkey on another machine, with a token and a limit of ten minutes for a turn.
-  backline serve --listen :8787 --auth-token-file token.txt --turn-timeout 10m
-
-  # Behind Orbiplex, with what is admitted in a directory and a ledger that outlives the server.
-  backline serve --admissions admitted --store sqlite:turns.db`,
+		Example: `  # Behind Lowkey and Orbiplex on other machines, with a token, a directory of what is admitted and a
+  # ledger that outlives the server.
+  backline serve --listen :8787 --auth-token-file token.txt --admissions admitted --store sqlite:turns.db`,
 		Args: takes(0, 0, ""),
 		RunE: a.runs(func(ctx context.Context, _ []string) error { return a.serve(ctx, &f) }),
 	}
@@ -211,7 +213,12 @@ func (a *app) config(f *serveFlags) (plugin.Config, error) {
 	if err != nil {
 		return conf, err
 	}
-	conf.External = &plugin.External{Admissions: *f.admissions, OperatorToken: operator}
+	conf.External = &plugin.External{
+		Admissions:       *f.admissions,
+		OperatorToken:    operator,
+		ProductRetention: orNone(*f.productRetention),
+		StreamRetention:  orNone(*f.streamRetention),
+	}
 
 	conf.ID = id
 	conf.Adapter = a.newAdapter(*f.adapter)
