@@ -17,6 +17,7 @@ BENCH ?= .
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
 SOAK_TURNS ?= 20000
+SOAK_KILLS ?= 200
 
 .PHONY: help
 help: ## List the targets.
@@ -95,8 +96,8 @@ fuzz: ## Each fuzz test for a while (FUZZTIME=30s).
 	done
 
 .PHONY: soak
-soak: ## The soak tests at full length (SOAK_TURNS=20000).
-	BACKLINE_SOAK_TURNS=$(SOAK_TURNS) go test -count=1 -timeout 60m -run Soak ./...
+soak: ## The long tests (SOAK_TURNS=20000 SOAK_KILLS=200).
+	BACKLINE_SOAK_TURNS=$(SOAK_TURNS) BACKLINE_SOAK_KILLS=$(SOAK_KILLS) go test -count=1 -timeout 60m -run Soak ./...
 
 .PHONY: clean
 clean: ## Remove what was built (tools stay).

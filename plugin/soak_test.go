@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	goruntime "runtime"
 	"strconv"
 	"strings"
@@ -19,24 +18,10 @@ import (
 	"time"
 
 	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/internal/soak"
 	"github.com/backline-dev/backline/plugin"
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
-
-// soakTurns is how many turns the soak has: a few in the ordinary tests (and half of them under the race
-// detector), more with `make soak`.
-func soakTurns(t testing.TB) int {
-	t.Helper()
-	s := os.Getenv("BACKLINE_SOAK_TURNS")
-	if s == "" {
-		return 2000 / (1 + slowness/10)
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
 
 // moods are what the soak's adapter does, by the message.
 var moods = map[string]func(ctx context.Context, w adapters.Writer) error{
@@ -124,10 +109,10 @@ func vanish(h *host, q request, part func(string) string) error {
 	return errors.Join(err, c.Close())
 }
 
-// Turns of all kinds, a third of whose hosts vanish: nothing is left of them. Not parallel: it counts
-// goroutines and open files.
+// Turns of all kinds, a third of whose hosts vanish: nothing is left of them. A few in the ordinary tests,
+// and half of them under the race detector. Not parallel: it counts goroutines and open files.
 func TestSoak(t *testing.T) {
-	turns := soakTurns(t)
+	turns := soak.Turns(t, 2000/(1+slowness/10))
 	files, routines := openFiles(t), goruntime.NumGoroutine()
 	began := time.Now()
 	var completed, failed, vanished, started, ended atomic.Int64
@@ -200,11 +185,16 @@ func TestSoak(t *testing.T) {
 }
 
 // Many turns open at once: each has its events, and only its own.
-func TestManyTurnsAtOnce(t *testing.T) {
-	at, version := 1000, "HTTP/1.1"
-	if soakTurns(t) > 2000 {
-		at, version = 10_000, "HTTP/2" // fewer sockets
-	}
+func TestManyTurnsAtOnce(t *testing.T) { manyTurnsAtOnce(t, 1000, "HTTP/1.1") }
+
+// TestSoakManyTurnsAtOnce is TestManyTurnsAtOnce with more turns, over fewer sockets.
+func TestSoakManyTurnsAtOnce(t *testing.T) {
+	soak.Only(t)
+	manyTurnsAtOnce(t, 10_000, "HTTP/2")
+}
+
+func manyTurnsAtOnce(t *testing.T, at int, version string) {
+	t.Helper()
 	var open sync.WaitGroup
 	open.Add(at)
 	p, h := start(t, plugin.Config{Drain: patience, Adapter: adapters.Func(func(_ context.Context, turn *adapters.Turn, w adapters.Writer) error {

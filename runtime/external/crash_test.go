@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/adapters/scripted"
+	"github.com/backline-dev/backline/internal/soak"
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/external"
 	"github.com/backline-dev/backline/runtime/ledger/sqlite"
@@ -35,8 +35,6 @@ const (
 	childEnv = "BACKLINE_TEST_CHILD"
 	// stopEnv is the stop point at which the child kills itself with signal 9.
 	stopEnv = "BACKLINE_TEST_STOP"
-	// soakEnv asks for the long form of these tests: the number of rounds.
-	soakEnv = "BACKLINE_TEST_SOAK"
 )
 
 func childMain() int {
@@ -198,17 +196,22 @@ func calls(t testing.TB, dir string) map[string]int {
 	return n
 }
 
-func soak(rounds int) int {
-	if n, err := strconv.Atoi(os.Getenv(soakEnv)); err == nil {
-		return n
-	}
-	return rounds
-}
-
 // Fault G3: the process dies between each two facts. No committed fact is lost, no adapter is called a
 // second time, nothing is charged twice, and an end that nobody saw is unknown.
 func TestFaultG3TheProcessDies(t *testing.T) {
 	t.Parallel()
+	dieAtEachPoint(t, 1)
+}
+
+// TestSoakFaultG3 is TestFaultG3TheProcessDies with many more deaths, spread over the points.
+func TestSoakFaultG3(t *testing.T) {
+	soak.Only(t)
+	t.Parallel()
+	dieAtEachPoint(t, 1+soak.Kills(t, 1)/10)
+}
+
+func dieAtEachPoint(t *testing.T, rounds int) {
+	t.Helper()
 	plain := aRequest("turn:1", script(`{"text":"x"}`, goodUsage))
 	tool := aRequest("turn:1", script(toolStep, goodUsage))
 	refused := aRequest("turn:1", "x").with("passage/no", 9)
@@ -234,7 +237,7 @@ func TestFaultG3TheProcessDies(t *testing.T) {
 		{stop: "refusing", request: refused, again: "refused/policy-denied", outcome: "refused/policy-denied"},
 		{stop: "refused", request: refused, again: "refused/policy-denied", outcome: "refused/policy-denied"},
 	} {
-		for round := range soak(1) {
+		for round := range rounds {
 			t.Run(fmt.Sprintf("%s/%d", c.stop, round), func(t *testing.T) {
 				t.Parallel()
 				dir := t.TempDir()
@@ -306,6 +309,18 @@ func TestFaultG3TheProcessDies(t *testing.T) {
 // stays so, no adapter is called twice, and every turn that was dispatched has an outcome with a charge.
 func TestRandomKills(t *testing.T) {
 	t.Parallel()
+	killAtRandom(t, 3)
+}
+
+// TestSoakRandomKills is TestRandomKills with many more kills.
+func TestSoakRandomKills(t *testing.T) {
+	soak.Only(t)
+	t.Parallel()
+	killAtRandom(t, soak.Kills(t, 3))
+}
+
+func killAtRandom(t *testing.T, rounds int) {
+	t.Helper()
 	dir := t.TempDir()
 	type told struct {
 		q    doc
@@ -313,7 +328,7 @@ func TestRandomKills(t *testing.T) {
 	}
 	var all []told
 	turns := 0
-	for round := range soak(3) {
+	for round := range rounds {
 		server := startChild(t, dir, "")
 		if round == 0 {
 			server.admit()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/internal/soak"
 	wire "github.com/backline-dev/backline/schema/external"
 )
 
@@ -39,8 +40,19 @@ func (g *rig) crowd(n int, q func(i int) doc) []reply {
 // bytes; also where it is a refusal, or a continue.
 func TestFaultG2TheSameKeyAtTheSameTime(t *testing.T) {
 	t.Parallel()
+	sendTogether(t, 4)
+}
+
+// TestSoakFaultG2 is TestFaultG2TheSameKeyAtTheSameTime with many more turns.
+func TestSoakFaultG2(t *testing.T) {
+	soak.Only(t)
+	t.Parallel()
+	sendTogether(t, 4+soak.Turns(t, 1)/100)
+}
+
+func sendTogether(t *testing.T, rounds int) {
+	t.Helper()
 	const callers = 64
-	rounds := soak(4)
 	g := newRig(t, nil)
 	same := func(round int, name, ends string, replies []reply) {
 		for _, r := range replies {

@@ -15,17 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/backline-dev/backline/internal/soak"
 	"github.com/backline-dev/backline/runtime/ledger"
 	"github.com/backline-dev/backline/runtime/ledger/sqlite"
 )
-
-// soak skips a test that takes minutes, unless the long tests are asked for (make soak).
-func soak(t *testing.T) {
-	t.Helper()
-	if os.Getenv("BACKLINE_SOAK_TURNS") == "" {
-		t.Skip("a soak: set BACKLINE_SOAK_TURNS, as make soak does")
-	}
-}
 
 // TestFaultK2 kills a process that runs turns, at random instants, and compares what it had been told
 // with what the next one finds: each acknowledged fact is there, as it was; nothing that was settled is
@@ -35,11 +28,11 @@ func TestFaultK2(t *testing.T) {
 	crash(t, 15)
 }
 
-// TestSoakFaultK2 is TestFaultK2 with 200 kills.
+// TestSoakFaultK2 is TestFaultK2 with many more kills.
 func TestSoakFaultK2(t *testing.T) {
-	soak(t)
+	soak.Only(t)
 	t.Parallel()
-	crash(t, 200)
+	crash(t, soak.Kills(t, 15))
 }
 
 func crash(t *testing.T, rounds int) {

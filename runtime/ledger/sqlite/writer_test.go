@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/backline-dev/backline/internal/soak"
 	"github.com/backline-dev/backline/runtime/ledger"
 	"github.com/backline-dev/backline/runtime/ledger/sqlite"
 )
@@ -335,7 +336,7 @@ func TestFaultK1(t *testing.T) {
 
 // TestSoakFaultK1 is TestFaultK1 at full length.
 func TestSoakFaultK1(t *testing.T) {
-	soak(t)
+	soak.Only(t)
 	t.Parallel()
 	contend(t, 200, 10_000, "5s", "2s")
 }
