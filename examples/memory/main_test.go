@@ -1,17 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"context"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/adapters/adaptertest"
+	"github.com/backline-dev/backline/internal/exampletest"
 	"github.com/backline-dev/backline/internal/testhost"
 )
 
@@ -36,9 +30,9 @@ func TestEvicted(t *testing.T) {
 // short that only the server can remember the conversation.
 func TestProgram(t *testing.T) {
 	t.Parallel()
-	url := start(t)
+	p := exampletest.Start(t, nil)
 	t.Cleanup(testhost.CloseIdleConnections)
-	host := &testhost.Lowkey{URL: url + "/lowkey/turn", PluginID: "memory"}
+	host := &testhost.Lowkey{URL: p.URL + "/lowkey/turn", PluginID: "memory"}
 	c := testhost.NewConversation(host)
 	c.Window = 2
 	for _, turn := range []struct{ message, want string }{
@@ -73,52 +67,9 @@ func TestProgram(t *testing.T) {
 
 func say(t *testing.T, c *testhost.Conversation, message string) string {
 	t.Helper()
-	s, err := c.Say(t.Context(), message)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := s.Answer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := exampletest.Say(t, c, message)
 	if !a.Completed() {
 		t.Fatalf("%q ended with %+v", message, a.End)
 	}
 	return a.Text
-}
-
-// start builds the program and runs it on a free port until the test ends; then it is told to end, and
-// must do so without an error. It returns the address that the program prints.
-func start(t *testing.T) (url string) {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "memory")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-	cmd := exec.CommandContext(ctx, binary, "-listen", "127.0.0.1:0")
-	cmd.Stderr = t.Output()
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		defer cancel()
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("after SIGINT: %v", err)
-		}
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	url, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !ok {
-		t.Fatalf("the program printed %q (%v), want its address", line, err)
-	}
-	return url
 }

@@ -1,19 +1,13 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/backline-dev/backline/internal/exampletest"
 	"github.com/backline-dev/backline/internal/testhost"
 )
 
@@ -23,21 +17,21 @@ const token = "a token for this test alone"
 // it in the middle of another one, which comes to its end.
 func TestProgram(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := exampletest.Start(t, []string{"MUSE_TOKEN=" + token})
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	host := &testhost.Lowkey{URL: p.url + "/agents/lowkey/turn", PluginID: "muse", Token: token, Client: client}
+	host := &testhost.Lowkey{URL: p.URL + "/agents/lowkey/turn", PluginID: "muse", Token: token, Client: client}
 
-	if status, body := get(t, client, p.url+"/"); status != http.StatusOK || body != "nothing to see here\n" {
+	if status, body := get(t, client, p.URL+"/"); status != http.StatusOK || body != "nothing to see here\n" {
 		t.Errorf("the server's own page: %d %q", status, body)
 	}
-	if status, _ := get(t, client, p.url+"/agents/readyz"); status != http.StatusOK {
+	if status, _ := get(t, client, p.URL+"/agents/readyz"); status != http.StatusOK {
 		t.Errorf("readiness: %d", status)
 	}
 	stranger := &testhost.Lowkey{URL: host.URL, PluginID: "muse", Client: client}
-	if a := turn(t, stranger, "hello"); a.Status != http.StatusUnauthorized {
+	if a := exampletest.Say(t, testhost.NewConversation(stranger), "hello"); a.Status != http.StatusUnauthorized {
 		t.Errorf("a turn without the token: status %d, want 401", a.Status)
 	}
-	a := turn(t, host, "one after another")
+	a := exampletest.Say(t, testhost.NewConversation(host), "one after another")
 	if !a.Completed() || a.Text != "one after another " {
 		t.Errorf("text %q, ended by %+v", a.Text, a.End)
 	}
@@ -58,11 +52,9 @@ func TestProgram(t *testing.T) {
 			t.Errorf("the turn that was running ended with %+v", e.Event)
 		case e.Type == "text":
 			if got++; got == 1 {
-				if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
+				p.Signal(syscall.SIGTERM)
 			} else if !draining {
-				status, _ := get(t, client, p.url+"/agents/readyz")
+				status, _ := get(t, client, p.URL+"/agents/readyz")
 				draining = status == http.StatusServiceUnavailable
 			}
 		}
@@ -70,11 +62,8 @@ func TestProgram(t *testing.T) {
 	if got != words || !draining {
 		t.Errorf("%d words came, want %d; readiness said 503 meanwhile: %t", got, words, draining)
 	}
-	if err := p.cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v", err)
-	}
-	// What the middleware saw of both turns. Wait has waited for the end of standard error.
-	if want := "POST /agents/lowkey/turn: 200, "; strings.Count(p.stderr.String(), want) != 2 {
+	// What the middleware saw of both turns.
+	if want := "POST /agents/lowkey/turn: 200, "; strings.Count(p.Wait(), want) != 2 {
 		t.Errorf("the access log does not have %q twice", want)
 	}
 }
@@ -85,19 +74,6 @@ func TestTokenIsNeeded(t *testing.T) {
 	if err := run("127.0.0.1:0"); err == nil || !strings.Contains(err.Error(), "Tokens") {
 		t.Errorf("without a token: %v", err)
 	}
-}
-
-func turn(t *testing.T, host *testhost.Lowkey, message string) *testhost.Answer {
-	t.Helper()
-	s, err := host.Turn(t.Context(), host.Request(message))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := s.Answer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
 }
 
 func get(t *testing.T, client *http.Client, url string) (status int, body string) {
@@ -116,46 +92,4 @@ func get(t *testing.T, client *http.Client, url string) (status int, body string
 		t.Fatal(err)
 	}
 	return resp.StatusCode, string(b)
-}
-
-type program struct {
-	url    string
-	cmd    *exec.Cmd
-	stderr *bytes.Buffer // to be read once the program has ended
-}
-
-// start builds the program and runs it on a free port. It is killed at the end of a test that has not
-// ended it.
-func start(t *testing.T) program {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "mount")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-	cmd := exec.CommandContext(ctx, binary, "-listen", "127.0.0.1:0")
-	cmd.Env = append(os.Environ(), "MUSE_TOKEN="+token)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait() // an error where the test has waited already
-		if t.Failed() {
-			t.Logf("the program's standard error:\n%s", &stderr)
-		}
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	url, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !ok {
-		t.Fatalf("the program printed %q (%v), want its address", line, err)
-	}
-	return program{url, cmd, &stderr}
 }

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/backline-dev/backline/internal/exampletest"
 	"github.com/backline-dev/backline/internal/testhost"
 	wire "github.com/backline-dev/backline/schema/external"
 )
@@ -20,10 +17,10 @@ const operatorToken = "a token of the operator's"
 // TestProgram builds the program, runs it, and plays its hosts.
 func TestProgram(t *testing.T) {
 	t.Parallel()
-	url := start(t)
+	p := exampletest.Start(t, []string{"REVIEWER_OPERATOR_TOKEN=" + operatorToken}, "-admissions", "admitted")
 	t.Cleanup(testhost.CloseIdleConnections)
 	for name, test := range map[string]func(*testing.T, string){"orbiplex": orbiplex, "operator": operator, "lowkey": lowkey} {
-		t.Run(name, func(t *testing.T) { test(t, url) })
+		t.Run(name, func(t *testing.T) { test(t, p.URL) })
 	}
 }
 
@@ -106,13 +103,9 @@ func operator(t *testing.T, url string) {
 
 // lowkey has the same adapter answer without what is not there.
 func lowkey(t *testing.T, url string) {
-	s, err := testhost.NewConversation(&testhost.Lowkey{URL: url + "/lowkey/turn", PluginID: "reviewer"}).Say(t.Context(), aDraft)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := s.Answer()
-	if err != nil || !a.Completed() || !strings.Contains(a.Text, "this host lends no tools") || !strings.Contains(a.Text, "nobody could be asked") {
-		t.Errorf("%v: %+v", err, a)
+	a := exampletest.Say(t, testhost.NewConversation(&testhost.Lowkey{URL: url + "/lowkey/turn", PluginID: "reviewer"}), aDraft)
+	if !a.Completed() || !strings.Contains(a.Text, "this host lends no tools") || !strings.Contains(a.Text, "nobody could be asked") {
+		t.Errorf("text %q, ended by %+v", a.Text, a.End)
 	}
 }
 
@@ -157,41 +150,4 @@ func read[D any](t *testing.T, file string, v *D) *D {
 		t.Fatal(err)
 	}
 	return v
-}
-
-// start builds the program and runs it on a free port until the test ends; then it is told to end, and
-// must do so without an error. It returns the address that the program prints.
-func start(t *testing.T) (url string) {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "reviewer")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-	cmd := exec.CommandContext(ctx, binary, "-listen", "127.0.0.1:0", "-admissions", "admitted")
-	cmd.Env = append(os.Environ(), "REVIEWER_OPERATOR_TOKEN="+operatorToken)
-	cmd.Stderr = t.Output()
-	stdout, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		defer cancel()
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("after SIGINT: %v", err)
-		}
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	url, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !ok {
-		t.Fatalf("the program printed %q (%v), want its address", line, err)
-	}
-	return url
 }

@@ -57,11 +57,12 @@ var directions = []struct {
 	{[]string{"internal/cli"}, []string{"..."}},
 	{[]string{"cmd/backline"}, []string{"internal/cli"}},
 	{[]string{"internal/treetest", "internal/soak"}, nil},
+	{[]string{"internal/exampletest"}, []string{"internal/testhost"}},
 }
 
 // everythingBut is what "..." in the table leaves out: programs, and what belongs to the tests and
 // generators of the tree.
-var everythingBut = []string{"cmd/*", "examples/*", "internal/treetest", "internal/soak", "internal/schemagen", "internal/schemagen/*"}
+var everythingBut = []string{"cmd/*", "examples/*", "internal/treetest", "internal/soak", "internal/exampletest", "internal/schemagen", "internal/schemagen/*"}
 
 func fits(patterns []string, rel string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {

@@ -55,7 +55,7 @@ func TestPluginLinks(t *testing.T) {
 
 // testKits are the packages of ours that exist for tests and may import testing; nothing that runs
 // outside a test may reach them.
-var testKits = []string{"adapters/adaptertest", "runtime/ledger/ledgertest", "internal/treetest", "internal/soak"}
+var testKits = []string{"adapters/adaptertest", "runtime/ledger/ledgertest", "internal/treetest", "internal/soak", "internal/exampletest"}
 
 func TestNoProgramLinksTesting(t *testing.T) {
 	t.Parallel()
