@@ -7,4 +7,7 @@
 // An [External] plays the other side of agent.external-runtime: it makes requests with their digests,
 // answers what a turn asks ([Observe]), cancels, inspects, fetches products, and admits what the turns run
 // under. [External.Run] of the same request again is a replay.
+//
+// A [Keiki] is the platform of that name: it dispatches signed turns, serves the turn API to the app that
+// answers them, and holds against it what it may not do.
 package testhost
