@@ -1,57 +1,89 @@
 package cli
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
+	"net/http"
 	"os"
-	"os/signal"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/backline-dev/backline/internal/testhost"
-	"github.com/backline-dev/backline/plugin"
 	"github.com/backline-dev/backline/schema/external"
 )
 
-// What chat --protocol takes.
-const (
-	protocolLowkey   = "lowkey"
-	protocolExternal = "external-runtime"
+// The flags of chat that mean nothing in the other protocol.
+var (
+	lowkeyOnly   = []string{"plugin-id", "session", "window", "user-name", "headless"}
+	externalOnly = []string{"binding", "observe"}
 )
 
-// What chat --observe takes.
+// What chat --observe takes. Without it, somebody at a terminal is asked, and otherwise it is refuse.
 const (
-	observeRefuse = "refuse"
+	observeAsk    = "ask"
 	observeAdmit  = "admit"
+	observeRefuse = "refuse"
 )
 
-// lowkeyOnly are the flags of chat that mean nothing to agent.external-runtime.
-var lowkeyOnly = []string{"plugin-id", "session", "window", "user-name", "headless"}
+// observe is what becomes of what a turn asks for.
+type observe struct {
+	word   string              // one of the above; empty where none was given
+	reason external.ReasonCode // of a refusal; empty for the one that fits
+}
 
-// externalBase makes the base of the endpoints of what chat was given.
-func externalBase(s string) (string, error) {
-	at, err := parseServerURL(s)
-	if err != nil {
-		return "", err
+func observeFlag(fs *pflag.FlagSet) *observe {
+	var o observe
+	fs.Var(&o, "observe", "external-runtime: what becomes of tool requests and questions (default: ask at a terminal, else refuse)")
+	return &o
+}
+
+func (o *observe) String() string {
+	if o.reason != "" {
+		return o.word + "=" + string(o.reason)
 	}
-	u, err := url.Parse(at.turns)
-	if err != nil {
-		return "", err // it was parsed before
+	return o.word
+}
+
+func (o *observe) Type() string { return "ask|admit|refuse[=reason]" }
+
+func (o *observe) Set(s string) error {
+	word, reason, given := strings.Cut(s, "=")
+	if word != observeAsk && word != observeAdmit && word != observeRefuse || given && word != observeRefuse {
+		return fmt.Errorf("want ask, admit, refuse, or refuse= and a reason code, such as refuse=%s", external.ReasonPolicyDenied)
 	}
-	if u.RawQuery != "" {
-		return "", usagef("the URL has a query, which no endpoint of agent.external-runtime takes: leave it out")
+	*o = observe{word: word}
+	if given {
+		var ok bool
+		if o.reason, ok = refusal(reason); !ok {
+			return fmt.Errorf("want one of the reason codes %s", alternatives(refusals()))
+		}
 	}
-	u.RawPath = ""
-	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), plugin.DefaultTurnPath)
-	u.Path = strings.TrimSuffix(u.Path, "/turns")
-	u.Path = strings.TrimSuffix(u.Path, plugin.ExternalPath) + plugin.ExternalPath
-	return u.String(), nil
+	return nil
+}
+
+// refusals are the reason codes that refuse.
+func refusals() []string {
+	var codes []string
+	for _, c := range external.Values[external.ReasonCode]() {
+		if c != external.ReasonCompleted {
+			codes = append(codes, string(c))
+		}
+	}
+	return codes
+}
+
+func refusal(s string) (code external.ReasonCode, ok bool) {
+	for _, c := range refusals() {
+		if c == s {
+			return external.ReasonCode(c), true
+		}
+	}
+	return "", false
 }
 
 func readBinding(file string) (*external.Binding, error) {
@@ -66,53 +98,95 @@ func readBinding(file string) (*external.Binding, error) {
 	return b, nil
 }
 
-// chatExternal runs one turn as a host of agent.external-runtime does.
-func (a *app) chatExternal(ctx context.Context, f *chatFlags, fs *pflag.FlagSet, address string) error {
-	for _, name := range lowkeyOnly {
-		if fs.Changed(name) {
-			return usagef("--%s is for the protocol %s", name, protocolLowkey)
-		}
+// An externalTalk is one passage under a binding of agent.external-runtime: the session is the binding's,
+// and each turn names what the one before it produced.
+type externalTalk struct {
+	a       *app
+	f       *chatFlags
+	h       *testhost.External
+	console *console // nil where nobody is asked
+	passage external.PassageRef
+	product external.ProductRef // of the turn that completed last
+}
+
+func (a *app) newExternalTalk(f *chatFlags, address string, c *console) (*externalTalk, error) {
+	at, err := parseServerURL(address)
+	if err != nil {
+		return nil, err
 	}
-	base, err := externalBase(address)
+	base, err := at.external()
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case *f.binding == "":
-		return usagef("--protocol %s needs --binding FILE, the binding that the turn runs under", protocolExternal)
-	case !f.oneTurn:
-		return usagef("--protocol %s needs --message TEXT: it runs one turn", protocolExternal)
+		return nil, usagef("--protocol %s needs --binding FILE, the binding that turns run under", protocolExternal)
 	}
 	b, err := readBinding(*f.binding)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	switch {
+	case f.observe.word == observeAdmit || f.observe.word == observeRefuse:
+		c = nil
+	case f.observe.word == observeAsk && c == nil:
+		return nil, usagef("--observe ask needs a terminal, to ask at: give admit or refuse")
 	}
 	token, err := a.read(f.token)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	message, err := a.messageOf(f)
-	if err != nil {
-		return err
+	h := &testhost.External{URL: base, Token: token, Binding: b, LineLimit: int(*f.lineLimit)}
+	return &externalTalk{a: a, f: f, h: h, console: c, passage: h.Request("").PassageRef}, nil
+}
+
+func (t *externalTalk) with() string {
+	return fmt.Sprintf("Binding %s with %s", t.h.Binding.BindingRef, t.h.Binding.AgentID)
+}
+
+// request makes the request for the next turn. It may use all that the binding has for one: whoever
+// answers what it asks takes his time.
+func (t *externalTalk) request(message string) *external.TurnRequest {
+	r := t.h.Request(message)
+	r.PassageRef, r.BudgetReservation = t.passage, t.h.Binding.BudgetTurnCeiling
+	if t.product != "" {
+		r.ParentProductRefs = []external.ProductRef{t.product}
 	}
+	return r
+}
+
+// turn runs one turn.
+func (t *externalTalk) turn(ctx context.Context, message string) error {
 	if message == "" {
 		return usagef("--message is empty, and a turn of agent.external-runtime has at least one character of input")
 	}
-	defer testhost.CloseIdleConnections()
-	t := &externalTalk{
-		a: a, f: f, sent: time.Now(),
-		h: &testhost.External{URL: base, Token: token, Binding: b, LineLimit: int(*f.lineLimit)},
+	x := &externalTurn{
+		externalTalk: t,
+		request:      t.request(message),
+		began:        time.Now(),
+		out:          &screen{a: t.a, quiet: *t.f.json || *t.f.events},
 	}
-	t.report.Binding = string(b.BindingRef)
-	return t.run(ctx, t.h.Request(message))
+	x.report.TurnRef, x.report.Binding, x.report.Status = string(x.request.TurnRef), string(x.request.BindingRef), turnBroken
+	err := x.run(ctx)
+	x.out.finish()
+	x.report.Total = milliseconds(time.Since(x.began))
+	if err != nil {
+		x.report.Error = err.Error()
+	}
+	if *t.f.json {
+		if printErr := t.a.printJSON(&x.report); printErr != nil {
+			return printErr
+		}
+	}
+	return err
 }
 
-// An externalTalk is one turn and how it is shown.
-type externalTalk struct {
-	a      *app
-	f      *chatFlags
-	h      *testhost.External
-	sent   time.Time
-	report externalReport
+// An externalTurn is one turn and how it is shown.
+type externalTurn struct {
+	*externalTalk
+	request *external.TurnRequest
+	began   time.Time
+	out     *screen
+	report  externalReport
 }
 
 // An externalReport is a turn as --json prints it.
@@ -130,134 +204,247 @@ type externalReport struct {
 	Events     []eventReport `json:"events,omitempty"`
 }
 
-func (t *externalTalk) run(ctx context.Context, r *external.TurnRequest) error {
-	t.report.TurnRef, t.report.Status = string(r.TurnRef), turnBroken
-	stop := t.cancelOnInterrupt(r.TurnRef)
-	err := t.stream(ctx, r)
-	stop()
-	t.report.Total = milliseconds(time.Since(t.sent))
-	if err != nil {
-		t.report.Error = err.Error()
-	}
-	if *t.f.json {
-		return cmp.Or(t.a.printJSON(&t.report), err)
+// stopPatience is how long a server may take to end a turn that it was told to cancel. An adapter of ours
+// has two seconds of that.
+const stopPatience = 5 * time.Second
+
+// run runs the turn to its end. The end of ctx has the server cancel it, and the server is heard out: the
+// end of a connection would not end the turn.
+func (x *externalTurn) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	hear, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	ended, cancelled := make(chan struct{}), make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() {
+		defer close(cancelled)
+		x.cancel(ended)
+		leave()
+	})
+	err := x.walk(ctx, hear, stop)
+	close(ended)
+	if !unhook() {
+		<-cancelled
 	}
 	return err
 }
 
-// cancelOnInterrupt asks the server to end the turn when an interrupt comes; the stream then tells its
-// end. A second one ends the program, as usual.
-func (t *externalTalk) cancelOnInterrupt(turn external.TurnRef) (stop func()) {
-	signals, ended, gone := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
-	signal.Notify(signals, os.Interrupt)
-	go func() {
-		defer close(gone)
-		select {
-		case <-signals:
-			signal.Stop(signals)
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			if _, err := t.h.Cancel(ctx, turn); err != nil {
-				t.a.warn("the turn could not be cancelled: %s", err)
+// cancel asks the server to end the turn, and returns when it has ended or the server has had its time.
+func (x *externalTurn) cancel(ended <-chan struct{}) {
+	ctx, done := context.WithTimeout(context.Background(), stopPatience)
+	defer done()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
+		_, err := x.h.Cancel(ctx, x.request.TurnRef)
+		var problem *testhost.Problem
+		switch {
+		case err == nil:
+			select {
+			case <-ended:
+			case <-ctx.Done():
 			}
-		case <-ended:
+			return
+		case !errors.As(err, &problem) || problem.Status != http.StatusNotFound:
+			x.a.warn("the turn could not be cancelled: %s", err)
+			return
 		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(ended)
-		<-gone
+		select { // the request for the turn may be on its way still
+		case <-again.C:
+		case <-ended:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
-// stream walks the turn's streams, and answers what it asks. The error says why it did not complete.
-func (t *externalTalk) stream(ctx context.Context, r *external.TurnRequest) error {
-	out := &screen{a: t.a, quiet: *t.f.json || *t.f.events}
-	defer out.finish()
+// walk walks the turn's streams, and answers what it asks. ctx ends with the wish to hear an answer, hear
+// with the wish to hear the end; stop ends ctx. The error says why the turn did not complete.
+func (x *externalTurn) walk(ctx, hear context.Context, stop func()) error {
 	var outstanding []external.Event
-	request := r
+	request := x.request
 	for {
-		s, err := t.h.Turn(ctx, request)
+		outcome, asked, err := x.stream(hear, request)
 		if err != nil {
-			if ctx.Err() != nil {
-				return errStopped
-			}
-			return fmt.Errorf("the turn could not be sent: %w; %w", err, errUnreachable)
-		}
-		t.report.HTTP = s.Status
-		var outcome *external.Event
-		for e, err := range s.Events() {
-			var problem *testhost.Problem
-			switch {
-			case errors.As(err, &problem):
-				t.report.Status = turnRefused
-				return fmt.Errorf("the request was refused with %w", problem)
-			case err != nil && ctx.Err() != nil:
-				t.report.Status = turnStopped
-				return errStopped
-			case err != nil:
-				return fmt.Errorf("the server broke the protocol or the connection: %w", err)
-			}
-			if *t.f.events {
-				t.show(&e)
-			}
-			if e.Err != nil {
-				t.report.Problems = append(t.report.Problems, e.Err.Error())
-			}
-			switch e.Kind {
-			case external.EventProductCandidate:
-				t.report.Text += e.Content
-				out.text(e.Content)
-			case external.EventToolRequest, external.EventOperatorQuestion:
-				outstanding = append(outstanding, e.Event)
-			case external.EventTurnOutcome:
-				outcome = &e.Event
-			}
+			return err
 		}
 		if outcome != nil {
-			return t.conclude(ctx, r.TurnRef, outcome)
+			return x.conclude(hear, stop, request, outcome)
 		}
+		outstanding = append(outstanding, asked...)
 		if len(outstanding) == 0 {
 			return errors.New("the server broke the protocol: the stream ended without an outcome, and nothing was asked")
 		}
-		asked := outstanding[0]
+		next := &outstanding[0]
 		outstanding = outstanding[1:]
-		request = testhost.Observe(r, asked.RequestRef, t.answer(&asked, out))
+		reason, err := x.answer(ctx, next)
+		if err != nil { // nobody is there to answer, or the turn's time is over
+			stop()
+			return x.ending(hear)
+		}
+		request = testhost.Observe(x.request, next.RequestRef, reason)
 	}
 }
 
-// answer says what becomes of a tool request or a question.
-func (t *externalTalk) answer(asked *external.Event, out *screen) external.ReasonCode {
-	what, reason := "the tool "+string(asked.ToolRef), external.ReasonToolNotAdmitted
+// stream walks one stream. The outcome is nil where the turn awaits an answer.
+func (x *externalTurn) stream(ctx context.Context, r *external.TurnRequest) (outcome *external.Event, asked []external.Event, err error) {
+	s, err := x.h.Turn(ctx, r)
+	if err != nil {
+		if ctx.Err() != nil {
+			x.report.Status = turnStopped
+			return nil, nil, errStopped
+		}
+		return nil, nil, fmt.Errorf("the turn could not be sent: %w; %w", err, errUnreachable)
+	}
+	x.report.HTTP = s.Status
+	for e, err := range s.Events() {
+		var problem *testhost.Problem
+		switch {
+		case errors.As(err, &problem):
+			x.report.Status = turnRefused
+			return nil, nil, fmt.Errorf("the request was refused with %w", problem)
+		case err != nil && ctx.Err() != nil:
+			x.report.Status = turnStopped
+			return nil, nil, errStopped
+		case err != nil:
+			return nil, nil, fmt.Errorf("the server broke the protocol or the connection: %w", err)
+		}
+		if line := (eventReport{milliseconds(s.Sent.Sub(x.began) + e.At), string(e.Raw)}); *x.f.events && *x.f.json {
+			x.report.Events = append(x.report.Events, line)
+		} else if *x.f.events {
+			x.a.showEvent(line)
+		}
+		if e.Err != nil {
+			x.report.Problems = append(x.report.Problems, e.Err.Error())
+		}
+		switch e.Kind {
+		case external.EventProductCandidate:
+			x.report.Text += e.Content
+			x.out.text(e.Content)
+		case external.EventActionCandidate:
+			x.out.status("the agent proposes an action of " + string(e.ActionSchema))
+		case external.EventToolRequest, external.EventOperatorQuestion:
+			asked = append(asked, e.Event)
+		case external.EventTurnOutcome:
+			outcome = &e.Event
+		}
+	}
+	return outcome, asked, nil
+}
+
+// answer says what becomes of a tool request or a question. The error tells that there is no answer, and
+// will be none.
+func (x *externalTurn) answer(ctx context.Context, asked *external.Event) (external.ReasonCode, error) {
+	what, refused := "the tool "+string(asked.ToolRef), external.ReasonToolNotAdmitted
 	if asked.Kind == external.EventOperatorQuestion {
-		what, reason = "an answer", external.ReasonApprovalNotAdmitted
+		what, refused = "an answer", external.ReasonApprovalNotAdmitted
 	}
-	word := "refused"
-	if *t.f.observe == observeAdmit {
-		word, reason = "admitted", external.ReasonCompleted
+	switch {
+	case x.console != nil:
+		return x.ask(ctx, asked, refused)
+	case x.f.observe.word == observeAdmit:
+		x.out.status("the agent asks for " + what + ": admitted")
+		return external.ReasonCompleted, nil
 	}
-	out.status("the agent asks for " + what + ": " + word)
-	return reason
+	if x.f.observe.reason != "" {
+		refused = x.f.observe.reason
+	}
+	x.out.status("the agent asks for " + what + ": refused")
+	return refused, nil
 }
 
-// conclude fills in how the turn ended.
-func (t *externalTalk) conclude(ctx context.Context, turn external.TurnRef, end *external.Event) error {
-	t.report.Status, t.report.Reason = string(end.Status), string(end.ReasonCode)
-	if len(t.report.Problems) > 0 {
-		return fmt.Errorf("the server broke the protocol: %s", t.report.Problems[0])
+// ask has whoever sits at the console answer.
+func (x *externalTurn) ask(ctx context.Context, asked *external.Event, refused external.ReasonCode) (external.ReasonCode, error) {
+	if until, err := asked.DeadlineAt.Time(); err == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
 	}
-	if end.Status != external.StatusCompleted {
+	x.out.finish()
+	what, prompt := fmt.Sprintf("The agent asks for the tool %s, with %s:", asked.ToolRef, asked.InputSchemaRef), "admit? y, n or a reason> "
+	doc := asked.Input
+	if asked.Kind == external.EventOperatorQuestion {
+		what, prompt, doc = fmt.Sprintf("The agent asks, with %s:", asked.QuestionSchemaRef), "y, n or a reason> ", asked.Question
+	}
+	var text bytes.Buffer
+	if json.Indent(&text, doc, "  ", "  ") != nil {
+		text.Write(doc) // a stream with an event that is none
+	}
+	x.console.show(visible(what + "\n  " + text.String()))
+	for {
+		answer, err := x.console.answer(ctx, x.a.bold(prompt))
+		if err != nil {
+			return "", err
+		}
+		switch word := strings.ToLower(strings.TrimSpace(answer)); word {
+		case "y", "yes":
+			return external.ReasonCompleted, nil
+		case "n", "no":
+			return refused, nil
+		default:
+			if reason, ok := refusal(word); ok {
+				return reason, nil
+			}
+			x.console.show("y admits it, n refuses it (" + string(refused) + "), and so does one of the reasons " + alternatives(refusals()) + ".")
+		}
+	}
+}
+
+// conclude fills in how the turn ended, as the last event says. A request that was to continue it may have
+// been refused alone: then the turn itself stands, or ended before.
+func (x *externalTurn) conclude(ctx context.Context, stop func(), request *external.TurnRequest, end *external.Event) error {
+	x.report.Status, x.report.Reason = string(end.Status), string(end.ReasonCode)
+	if len(x.report.Problems) > 0 {
+		return fmt.Errorf("the server broke the protocol: %s", x.report.Problems[0])
+	}
+	refused := request.Mode == external.ModeContinue && end.Status == external.StatusRefused
+	if end.Status != external.StatusCompleted && !refused {
 		return fmt.Errorf("the turn %s: %s", ended(end.Status), end.ReasonCode)
 	}
-	outcome, _, err := t.h.Inspect(ctx, turn)
-	if err != nil {
+	outcome, _, err := x.h.Inspect(ctx, x.request.TurnRef)
+	switch {
+	case err != nil:
 		return fmt.Errorf("the outcome could not be read: %w", err)
-	}
-	if outcome == nil {
+	case outcome == nil && refused:
+		stop() // there is no other way on
+		_ = x.ending(ctx)
+		return fmt.Errorf("the answer was refused, and the turn cancelled: %s", end.ReasonCode)
+	case outcome == nil:
 		return errors.New("the turn has ended, and the server has no outcome of it")
 	}
-	t.report.ProductRef = string(outcome.ProductRef)
+	return x.concludeAs(outcome)
+}
+
+// concludeAs fills in how the turn ended, as its outcome says.
+func (x *externalTurn) concludeAs(o *external.Outcome) error {
+	x.report.Status, x.report.Reason, x.report.ProductRef = string(o.Status), string(o.ReasonCode), string(o.ProductRef)
+	if o.Status != external.StatusCompleted {
+		return fmt.Errorf("the turn %s: %s", ended(o.Status), o.ReasonCode)
+	}
+	x.product = o.ProductRef
 	return nil
+}
+
+// ending waits for the outcome of a turn that ends outside of a stream.
+func (x *externalTurn) ending(ctx context.Context) error {
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		outcome, _, err := x.h.Inspect(ctx, x.request.TurnRef)
+		switch {
+		case outcome != nil && err == nil:
+			return x.concludeAs(outcome)
+		case err != nil && ctx.Err() == nil:
+			return fmt.Errorf("the outcome could not be read: %w", err)
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			x.report.Status = turnStopped
+			return errStopped
+		}
+	}
 }
 
 // ended is a status in a sentence that begins "the turn".
@@ -269,16 +456,4 @@ func ended(s external.Status) string {
 		return "was lost, and nobody knows how it ended"
 	}
 	return "was " + string(s)
-}
-
-func (t *externalTalk) show(e *testhost.ExternalEvent) {
-	at, line := milliseconds(time.Since(t.sent)), string(e.Raw)
-	if *t.f.json {
-		t.report.Events = append(t.report.Events, eventReport{at, line})
-		return
-	}
-	if t.a.outIsTTY {
-		line = visible(line)
-	}
-	_, _ = fmt.Fprintf(t.a.out, "%10s ms  %s\n", strconv.FormatFloat(at, 'f', 3, 64), line)
 }

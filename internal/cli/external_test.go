@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -396,87 +395,4 @@ func TestOperatorTokenStaysInside(t *testing.T) {
 	if log := s.out.String() + s.err.String(); strings.Contains(log, "0123456789abcdef") || !strings.Contains(log, "a secret on the command line can be read") {
 		t.Errorf("it writes\n%s", log)
 	}
-}
-
-func TestChatExternal(t *testing.T) {
-	t.Parallel()
-	dir, _, _ := admissions(t)
-	binding := filepath.Join(dir, "binding.json")
-	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir)
-	chat := func(code int, message string, args ...string) result {
-		t.Helper()
-		r := run(t, message, nil, append([]string{"chat", s.base, "--protocol", "external-runtime", "--binding", binding, "-m", "-"}, args...)...)
-		if r.code != code || code == 1 && strings.Count(r.err, "\n") != 1 || code == 0 && r.err != "" {
-			t.Errorf("%q: exit code %d, want %d\n%s%s", message, r.code, code, r.out, r.err)
-		}
-		return r
-	}
-	if r := chat(0, "hello"); r.out != "hello\n" {
-		t.Errorf("%q", r.out)
-	}
-	tool := steps(`{"tool":{"ref":"tool:search","schema":"s","input":{"q":1}}}`, `{"question":{"schema":"s","question":{"q":1}}}`, goodUsage)
-	if r := chat(0, tool); r.out != "refused:tool-not-admittedrefused:approval-not-admitted\n" {
-		t.Errorf("refusing: %q", r.out)
-	}
-	if r := chat(0, tool, "--observe", "admit"); !strings.HasPrefix(r.out, "admitted:receipt-") {
-		t.Errorf("admitting: %q", r.out)
-	}
-	if r := chat(1, steps(`{"text":"half"}`, `{"unavailable":"x","temporary":true}`)); !strings.Contains(r.err, "the turn failed: provider-unavailable") {
-		t.Errorf("failing: %q", r.err)
-	}
-	r := chat(0, "hello", "--json", "--events")
-	var report struct {
-		HTTP    int `json:"httpStatus"`
-		Status  string
-		Text    string
-		Product string `json:"product/ref"`
-		Events  []struct{ Line string }
-	}
-	if err := json.Unmarshal([]byte(r.out), &report); err != nil || report.HTTP != 200 || report.Status != "completed" || report.Text != "hello" || report.Product == "" || len(report.Events) < 4 {
-		t.Errorf("--json: %v\n%s", err, r.out)
-	}
-	if r := chat(0, "hello", "--events"); !regexp.MustCompile(`(?m)^ +[\d.]+ ms  \{"schema":"agent\.external-runtime\.event\.v1".*"kind":"turn-outcome".*\}$`).MatchString(r.out) {
-		t.Errorf("--events:\n%s", r.out)
-	}
-	// The stream that chat shows is one that validate accepts.
-	var stream bytes.Buffer
-	for _, e := range report.Events {
-		stream.WriteString(e.Line + "\n")
-	}
-	if v, _ := judge(t, &stream, "--profile", filepath.Join(dir, "profile.json")); !v.Valid || v.Schema != "external-events" {
-		t.Errorf("its events: %+v", v)
-	}
-	// A binding that the server does not know.
-	binding = writeDoc(t, t.TempDir(), "other.json", testhost.NewBinding("binding:other", "agent:muse", testhost.NewProfile("profile:1")))
-	if r := chat(1, "hello"); !strings.Contains(r.err, "the turn was refused: binding-missing") {
-		t.Errorf("an unknown binding: %q", r.err)
-	}
-	if r := chat(1, "hello", "--json"); !strings.Contains(r.out, `"status":"refused","reason/code":"binding-missing"`) {
-		t.Errorf("an unknown binding: %s", r.out)
-	}
-	// A server without the protocol.
-	if r := run(t, "", nil, "chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--binding", binding, "-m", "x"); r.code != 1 || !strings.Contains(r.err, "is the server running?") {
-		t.Errorf("nobody: %d, %q", r.code, r.err)
-	}
-	s.base += "/elsewhere"
-	if r := chat(1, "hello"); !strings.Contains(r.err, "HTTP status 404") {
-		t.Errorf("another page: %q", r.err)
-	}
-}
-
-// TestChatExternalCancels: an interrupt ends the turn, not just the program.
-func TestChatExternalCancels(t *testing.T) {
-	t.Parallel()
-	dir, _, _ := admissions(t)
-	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir)
-	tm := onTerminal(t, nil, "chat", s.base, "--protocol", "external-runtime", "--binding", filepath.Join(dir, "binding.json"), "--events",
-		"-m", steps(`{"text":"begun"}`, `{"block":true}`))
-	tm.sees(`"progress/code":"running"`)
-	tm.press(ctrlC)
-	tm.sees(`"cancelled"`)
-	tm.sees(`the turn was cancelled: cancelled`)
-	if code := tm.exit(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
-	s.err.await(t, `status=cancelled`)
 }

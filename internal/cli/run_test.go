@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/backline-dev/backline/internal/cli"
+	"github.com/backline-dev/backline/internal/testhost"
 )
 
 // A result is what one run of the command did.
@@ -40,6 +41,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	good := write("good.json", `{"id":"muse","agent":{"runtime":"external:muse","endpoint":"http://127.0.0.1:8787/lowkey/turn"}}`)
 	bad := write("bad.json", `{"id":"muse","agent":{"runtime":"external:other","endpoint":"nowhere"}}`)
+	binding := writeDoc(t, t.TempDir(), "binding.json", testhost.NewBinding("binding:1", "agent:muse", testhost.NewProfile("profile:1")))
 	twice := write("twice.json", `{"id":"muse","id":"muse"}`)
 	weak := write("weak.txt", "short\n")
 	empty := write("empty.txt", "\n")
@@ -108,8 +110,16 @@ func TestExitCodes(t *testing.T) {
 
 		{"chat external without a binding", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "-m", "x"}, nil, 2, "needs --binding FILE"},
 		{"chat external with a bad binding", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "-m", "x", "--binding", good}, nil, 2, "--binding: "},
-		{"chat external without a message", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--binding", good}, nil, 2, "needs --message TEXT"},
-		{"chat external with a window", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--window", "1"}, nil, 2, "--window is for the protocol lowkey"},
+		{"chat external with an empty message", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "-m", "", "--binding", binding}, nil, 2, "--message is empty"},
+		{"chat external with nobody", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "-m", "x", "--binding", binding}, nil, 1, "is the server running?"},
+		{"chat external with nobody, lines", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--binding", binding}, nil, 1, "is the server running?"},
+		{"chat external at a URL with a query", []string{"chat", "http://127.0.0.1:1/?a=b", "--protocol", "external-runtime", "--binding", binding}, nil, 2, "has a query"},
+		{"chat external that asks nobody", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--binding", binding, "--observe", "ask"}, nil, 2, "--observe ask needs a terminal"},
+		{"chat external with an unknown answer", []string{"chat", "http://127.0.0.1:1", "--observe", "maybe"}, nil, 2, "want ask, admit, refuse, or refuse= and a reason code"},
+		{"chat external with a reason to admit", []string{"chat", "http://127.0.0.1:1", "--observe", "admit=policy-denied"}, nil, 2, "want ask, admit, refuse, or refuse= and a reason code"},
+		{"chat external with an unknown reason", []string{"chat", "http://127.0.0.1:1", "--observe", "refuse=mood"}, nil, 2, "want one of the reason codes policy-denied, binding-missing"},
+		{"chat external with a refusal that is none", []string{"chat", "http://127.0.0.1:1", "--observe", "refuse=completed"}, nil, 2, "want one of the reason codes policy-denied"},
+		{"chat external with a window", []string{"chat", "http://127.0.0.1:1", "--protocol", "external-runtime", "--window", "1"}, nil, 2, "--window is for --protocol lowkey"},
 		{"chat with a binding", []string{"chat", "http://127.0.0.1:1", "--binding", good}, nil, 2, "--binding is for --protocol external-runtime"},
 		{"validate with a bad profile", []string{"validate", "--profile", good, good}, nil, 2, "--profile: "},
 
