@@ -147,6 +147,10 @@ func (s *Store) batch() {
 		return
 	}
 	changes := s.take()
+	if len(changes) == 1 {
+		s.single(changes[0])
+		return
+	}
 	results := make([]error, len(changes))
 	var err error
 	for i, c := range changes {
@@ -163,8 +167,6 @@ func (s *Store) batch() {
 			c.done <- results[i]
 		}
 		s.checkpoint(len(changes))
-	case len(changes) == 1:
-		answer(changes, s.abort(err))
 	default:
 		if _ = s.abort(err); s.broken() != nil {
 			answer(changes, s.broken())
@@ -199,14 +201,29 @@ func (s *Store) alone(c *change) {
 		}
 		break
 	}
-	result, err := s.writer.inSavepoint(c.run)
-	if err == nil {
-		_, err = s.writer.exec(`COMMIT`)
-	}
-	if err != nil {
-		result = s.abort(err)
+	s.single(c)
+}
+
+// single commits the only change of a transaction that has begun. It needs no savepoint: what is to be
+// undone is the whole.
+func (s *Store) single(c *change) {
+	result := c.run(s.writer)
+	if result == nil {
+		if _, err := s.writer.exec(`COMMIT`); err != nil {
+			result = s.abort(err)
+		}
+	} else if code := codeOf(result); code != 0 && code != sqlite3.SQLITE_CONSTRAINT {
+		result = s.abort(result)
+	} else {
+		s.writer.claims = -1
+		if _, err := s.writer.exec(`ROLLBACK`); err != nil {
+			result = s.failed(err)
+		}
 	}
 	c.done <- result
+	if result == nil {
+		s.checkpoint(1)
+	}
 }
 
 // inSavepoint runs a change. The first error is the change's own, and undone; the second one means
