@@ -80,8 +80,8 @@ type KeikiConfig struct {
 	// InFlight is how long after the app has acknowledged a cancellation, or has been told that a lease
 	// is lost, a request may still arrive that it had sent before. 0 is right where the app was at rest.
 	InFlight time.Duration
-	// Keep bounds what is remembered: the number of turns that have ended, and of requests; 0 means
-	// 20,000. Request bodies are kept up to 64 MiB in all.
+	// Keep bounds what is remembered: the number of turns that have ended, of requests, and of
+	// conversations at rest; 0 means 20,000. Turns and requests take no more than 64 MiB or so each.
 	Keep int
 	// Client sends pushes; nil means one of its own that follows no redirect.
 	Client *http.Client
@@ -133,10 +133,11 @@ type Keiki struct {
 	turns     map[string]*keikiTurn
 	tokens    map[digest]*keikiTurn // also those that were rotated
 	ended     []*keikiTurn          // oldest first
+	endedSize int                   // of what they hold, in bytes
 	queue     []*keikiTurn          // of relay and inbox, in order of arrival
 	convs     map[convKey]*keikiConv
 	seq       int // numbers requests
-	log       []*KeikiRequest
+	log       []*keikiLogged
 	logBytes  int
 	violated  []KeikiViolation
 	changed   chan struct{} // closed at the next change; nil while nobody waits
@@ -162,11 +163,11 @@ type keikiConv struct {
 }
 
 const (
-	maxKeikiBody     = 1 << 20 // of a request to the API
-	maxKeikiOpen     = 200_000 // turns that have not ended
-	maxKeikiMessages = 10_000  // of one turn
-	maxKeikiLog      = 64 << 20
-	maxKeikiConvs    = 20_000
+	maxKeikiBody     = 1 << 20  // of a request to the API
+	maxKeikiOpen     = 200_000  // turns that have not ended
+	maxKeikiMessages = 10_000   // of one turn
+	maxKeikiLog      = 64 << 20 // bytes of requests
+	maxKeikiEnded    = 64 << 20 // bytes of turns that have ended
 	maxKeikiViolated = 1_000
 )
 
@@ -488,7 +489,7 @@ func (k *Keiki) conv(agentID, conversationID string) *keikiConv {
 	key := convKey{agentID, conversationID}
 	c := k.convs[key]
 	if c == nil {
-		if len(k.convs) >= maxKeikiConvs {
+		if len(k.convs) >= k.cfg.Keep {
 			for old, c := range k.convs { // any that is at rest
 				if c.active == nil {
 					delete(k.convs, old)

@@ -148,7 +148,7 @@ func unescape(segment string) string {
 type keikiCall struct {
 	k     *Keiki
 	r     *http.Request
-	rec   *KeikiRequest
+	rec   *keikiLogged
 	route keikiRoute
 	id    string // of the turn, from the path
 	body  []byte
@@ -159,7 +159,7 @@ type keikiCall struct {
 	bad        error // why the body is not one of these
 
 	turn  *keikiTurn // if there is one
-	send  *keikiSend // of messages that have a key
+	send  *keikiSend // of messages, and of pieces of the stream that have a key
 	epoch int        // of the turn's claim
 }
 
@@ -213,8 +213,9 @@ func (k *Keiki) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.rec.Status, c.rec.Code, c.rec.Answer = reply.status, reply.code, reply.body
 	}
 	c.rec.Fault, c.rec.Done = fault.String(), true
+	k.weigh(c.rec)
 	if tell := k.cfg.OnRequest; tell != nil {
-		rec := *c.rec
+		rec := c.rec.KeikiRequest
 		k.later = append(k.later, func() { tell(rec) })
 	}
 	k.unlock()
@@ -454,27 +455,27 @@ func (k *Keiki) deliver(t *keikiTurn, s *keikiSend) error {
 	return err
 }
 
-// postStream appends to the turn's text, and delivers what has become a paragraph.
+// postStream appends to the turn's text, once for its key where it has one, and delivers what has become
+// a paragraph.
 func (c *keikiCall) postStream() keikiReply {
 	k, t := c.k, c.turn
 	k.lock()
-	if t.outcome != nil {
+	switch {
+	case t.outcome != nil:
 		k.unlock()
 		return k.refuse(http.StatusConflict, "turn_closed")
-	}
-	if key := c.message.key; key != "" {
-		if t.streamKeys[key] {
-			k.unlock()
-			return k.ok(keikiAck{OK: true, Duplicate: true})
-		}
-		if t.streamKeys == nil {
-			t.streamKeys = map[string]bool{}
-		}
-		t.streamKeys[key] = true
-	}
-	if len(t.streamed)+len(c.message.text) > maxKeikiBody || len(t.streamKeys) > maxKeikiMessages {
+	case c.send != nil && c.send.state == sendUnknown:
+		k.unlock()
+		return k.refuse(http.StatusConflict, "previous_attempt_failed")
+	case c.send != nil && c.send.state != sendTried:
+		k.unlock()
+		return k.ok(keikiAck{OK: true, Duplicate: true})
+	case len(t.streamed)+len(c.message.text) > maxKeikiBody || len(t.delivered) >= maxKeikiMessages:
 		k.unlock()
 		return k.refuse(http.StatusTooManyRequests, "too_much_text")
+	}
+	if c.send != nil {
+		c.send.state = sendDelivered
 	}
 	t.streamed += c.message.text
 	var paragraphs []*keikiSend
@@ -487,7 +488,15 @@ func (c *keikiCall) postStream() keikiReply {
 		paragraphs = t.paragraph(paragraphs, paragraph, c.message.key)
 	}
 	k.unlock()
-	return c.flush(paragraphs, k.ok(keikiAck{OK: true}))
+	if c.flush(paragraphs) {
+		return k.ok(keikiAck{OK: true})
+	}
+	if c.send != nil {
+		k.lock()
+		c.send.state = sendUnknown
+		k.unlock()
+	}
+	return k.refuse(http.StatusBadGateway, "delivery_failed")
 }
 
 func (t *keikiTurn) paragraph(to []*keikiSend, text, key string) []*keikiSend {
@@ -500,14 +509,13 @@ func (t *keikiTurn) paragraph(to []*keikiSend, text, key string) []*keikiSend {
 	})
 }
 
-// flush delivers paragraphs; all are tried, and one that fails is what the answer tells.
-func (c *keikiCall) flush(paragraphs []*keikiSend, reply keikiReply) keikiReply {
+// flush delivers paragraphs. All are tried; it tells whether none has failed.
+func (c *keikiCall) flush(paragraphs []*keikiSend) bool {
+	good := true
 	for _, s := range paragraphs {
-		if c.k.deliver(c.turn, s) != nil {
-			reply = c.k.refuse(http.StatusBadGateway, "delivery_failed")
-		}
+		good = c.k.deliver(c.turn, s) == nil && good
 	}
-	return reply
+	return good
 }
 
 // postComplete ends the turn as the app says, once.
@@ -520,7 +528,7 @@ func (c *keikiCall) postComplete() keikiReply {
 		t.streamed = ""
 	}
 	k.unlock()
-	c.flush(rest, keikiReply{})
+	c.flush(rest) // what fails is nobody's to know any more
 
 	k.lock()
 	defer k.unlock()
@@ -574,7 +582,8 @@ func jsonType(h http.Header) bool {
 	return err == nil && kind == "application/json"
 }
 
-// held waits for what next finds, at most as long as the request says; nil is that nothing came.
+// held waits for what next finds, at most as long as the request says. Until is when next may find
+// something although nothing was queued; zero for never.
 func (c *keikiCall) held(next func(agent *keikiAgent) (reply *keikiReply, until time.Time)) keikiReply {
 	k := c.k
 	wait, err := c.number("wait")
@@ -595,20 +604,21 @@ func (c *keikiCall) held(next func(agent *keikiAgent) (reply *keikiReply, until 
 		if reply != nil {
 			return *reply
 		}
-		var again <-chan time.Time
+		again := time.NewTimer(time.Hour) // longer than any wait
 		if !until.IsZero() {
-			timer := time.NewTimer(max(0, until.Sub(k.cfg.Now())) + time.Millisecond)
-			defer timer.Stop() //nolint:gocritic // a few rounds at most
-			again = timer.C
+			again.Reset(max(0, until.Sub(k.cfg.Now())) + time.Millisecond)
 		}
+		ended := false
 		select {
 		case <-queued:
-		case <-again:
+		case <-again.C:
 		case <-ctx.Done():
-			if c.r.Context().Err() == nil {
-				return k.ok(map[string]any{"turn": nil})
-			}
+			ended = c.r.Context().Err() == nil
 		case <-k.ctx.Done():
+			ended = true
+		}
+		again.Stop()
+		if ended {
 			return k.ok(map[string]any{"turn": nil})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -25,10 +26,10 @@ type KeikiRequest struct {
 	Auth string
 	// Header is the header without Authorization.
 	Header http.Header
-	// Body is the request's body. Those of old requests are forgotten first.
+	// Body is the request's body.
 	Body []byte
 	// Done is set once it has been answered, with this status, body and error code, or dropped: then
-	// there is no answer, or nobody was there to have it.
+	// there is no answer, or nobody was there to have it. The answer to a poll has the turn's token.
 	Done    bool
 	Dropped bool
 	Status  int
@@ -38,20 +39,41 @@ type KeikiRequest struct {
 	Fault string
 }
 
-func newKeikiRequest(r *http.Request, now time.Time) *KeikiRequest {
+// A keikiLogged is a request that is remembered.
+type keikiLogged struct {
+	KeikiRequest
+	weight    int // of k.logBytes
+	forgotten bool
+}
+
+func newKeikiRequest(r *http.Request, now time.Time) *keikiLogged {
 	header := r.Header.Clone()
 	header.Del("Authorization")
-	return &KeikiRequest{At: now, Method: r.Method, Path: r.URL.RequestURI(), Header: header}
+	return &keikiLogged{KeikiRequest: KeikiRequest{At: now, Method: r.Method, Path: r.URL.RequestURI(), Header: header}}
 }
 
 // record numbers a request and keeps it. k.mu is held.
-func (k *Keiki) record(rec *KeikiRequest) {
+func (k *Keiki) record(rec *keikiLogged) {
 	k.seq++
 	rec.N = k.seq
 	k.log = append(k.log, rec)
-	k.logBytes += len(rec.Body)
-	for len(k.log) > k.cfg.Keep || (k.logBytes > maxKeikiLog && len(k.log) > 1) {
-		k.logBytes -= len(k.log[0].Body)
+	k.weigh(rec)
+}
+
+// weigh counts what a request takes, and forgets old ones where all take too much. k.mu is held.
+func (k *Keiki) weigh(rec *keikiLogged) {
+	if rec.forgotten {
+		return
+	}
+	k.logBytes -= rec.weight
+	rec.weight = len(rec.Body) + len(rec.Answer) + len(rec.Path)
+	for name, values := range rec.Header {
+		rec.weight += len(name) + len(strings.Join(values, ""))
+	}
+	k.logBytes += rec.weight
+	for len(k.log) > 1 && (len(k.log) > k.cfg.Keep || k.logBytes > maxKeikiLog) {
+		k.logBytes -= k.log[0].weight
+		k.log[0].forgotten = true
 		k.log[0] = nil
 		k.log = k.log[1:]
 	}
@@ -64,7 +86,7 @@ func (k *Keiki) Requests(turnID string) []KeikiRequest {
 	var all []KeikiRequest
 	for _, rec := range k.log {
 		if turnID == "" || rec.TurnID == turnID {
-			all = append(all, *rec)
+			all = append(all, rec.KeikiRequest)
 		}
 	}
 	return all

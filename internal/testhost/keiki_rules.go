@@ -39,7 +39,7 @@ const (
 	RuleAfterEnd     KeikiRule = "message_after_complete"     // anything sent after a completion
 	RuleAfterClosed  KeikiRule = "after_turn_closed"          // anything sent after 409 turn_closed
 	RuleAfterCancel  KeikiRule = "after_cancel"               // anything but reads after a cancellation was acknowledged
-	RuleDeadline     KeikiRule = "after_deadline"             // more than two seconds after it
+	RuleDeadline     KeikiRule = "after_deadline"             // more than five seconds after it
 	RuleLease        KeikiRule = "after_lease_lost"           // anything but reads after 404 or 409 to a refresh
 	RuleUnsettled    KeikiRule = "complete_before_settled"    // completed with a message unsettled, or any with one under way
 	RuleCompleted    KeikiRule = "complete_again"             // after it was acknowledged
@@ -51,8 +51,9 @@ const (
 	RuleResult       KeikiRule = "result"                     // reported for what was not forwarded
 )
 
-// deadlineSlack is how late something may still come that was sent before the deadline.
-const deadlineSlack = 2 * time.Second
+// deadlineSlack is how late something may still come that was sent before the deadline, on a machine that
+// has much to do.
+const deadlineSlack = 5 * time.Second
 
 // A keikiView is what an app has been told of a turn, since it claimed it.
 type keikiView struct {
@@ -67,9 +68,10 @@ type keikiView struct {
 	answers    int // messages that settled as ok or turn_closed
 }
 
+// A refusal is a 401 or 403. Refreshes and pulls go on beside what is sent: they are held apart.
 type refusal struct {
 	bearer digest
-	route  keikiRoute
+	sends  bool
 }
 
 // sendRules is what an app has been told of a message.
@@ -206,7 +208,7 @@ func (c *keikiCall) begin() {
 	}
 	c.turn, c.epoch = t, t.view.epoch
 	for _, refused := range t.view.refused {
-		if refused.route == c.route && (refused.bearer == c.who.token || c.who.kind == "credential") {
+		if refused.sends == c.route.sends() && (refused.bearer == c.who.token || c.who.kind == "credential") {
 			c.violate(RuleUnauthorized, "it was refused with this bearer before")
 			break
 		}
@@ -215,7 +217,7 @@ func (c *keikiCall) begin() {
 		return
 	}
 	c.checkTime()
-	if c.bad == nil && c.route == routeMessages {
+	if c.bad == nil && (c.route == routeMessages || c.route == routeStream) && c.message.key != "" {
 		c.beginMessage()
 	}
 	if c.bad == nil && c.route == routeComplete {
@@ -317,7 +319,7 @@ func (c *keikiCall) beginMessage() {
 	t := c.turn
 	s := t.sends[c.message.key]
 	if s == nil {
-		s = &keikiSend{KeikiDelivery: KeikiDelivery{TurnID: t.id, Key: c.message.key, Text: c.message.text, HeldBack: t.in.HeldBack}}
+		s = &keikiSend{KeikiDelivery: KeikiDelivery{TurnID: t.id, Key: c.message.key, Text: c.message.text, HeldBack: t.in.HeldBack, Streamed: c.route == routeStream}}
 		if len(t.tried) < maxKeikiMessages {
 			if t.sends == nil {
 				t.sends = map[string]*keikiSend{}
@@ -339,7 +341,7 @@ func (c *keikiCall) beginMessage() {
 	case r.text == "":
 		r.text = c.message.text
 		for _, other := range t.tried {
-			if other != s && other.rules.unknown && other.rules.epoch == c.epoch && other.rules.text == r.text {
+			if other != s && c.route == routeMessages && other.rules.unknown && other.rules.epoch == c.epoch && other.rules.text == r.text {
 				c.violate(RuleResend, "key %q has the text of key %q, whose outcome is unknown", s.Key, other.Key)
 			}
 		}
@@ -441,7 +443,7 @@ func (c *keikiCall) end(reply keikiReply, dropped bool) {
 	}
 	status, good := reply.status, reply.status >= 200 && reply.status < 300
 	if status == http.StatusUnauthorized || status == http.StatusForbidden {
-		v.refused = append(v.refused, refusal{c.who.token, c.route})
+		v.refused = append(v.refused, refusal{c.who.token, c.route.sends()})
 		if len(v.refused) > maxTokens {
 			v.refused = v.refused[1:]
 		}
@@ -450,7 +452,10 @@ func (c *keikiCall) end(reply keikiReply, dropped bool) {
 		v.closed = true
 	}
 	switch c.route {
-	case routeMessages:
+	case routeMessages, routeStream:
+		if good || v.closed {
+			v.answers++
+		}
 		if s == nil || s.rules.epoch != c.epoch {
 			return
 		}
@@ -461,17 +466,10 @@ func (c *keikiCall) end(reply keikiReply, dropped bool) {
 		if good || unknown || !again {
 			s.rules.settled = true
 		}
-		if good || v.closed {
-			v.answers++
-		}
-	case routeStream:
-		if good || v.closed {
-			v.answers++
-		}
 	case routeComplete:
 		v.completed = v.completed || good
 	case routeLease:
-		if status == http.StatusConflict || status == http.StatusNotFound {
+		if t.mode == KeikiInboxMode && (status == http.StatusConflict || status == http.StatusNotFound) {
 			v.leaseLost = time.Now()
 		}
 	}

@@ -146,7 +146,8 @@ type KeikiOutcome struct {
 // A KeikiDelivery is a message that an app sent.
 type KeikiDelivery struct {
 	TurnID string
-	// Key is the idempotency key. Text from the stream has that of the request which ended it, if any.
+	// Key is the idempotency key. A paragraph from the stream has that of the piece which ended
+	// it, if there is one.
 	Key, Text string
 	// Tries is how often the key arrived, answered or not; those that a fault kept from being processed count.
 	Tries int
@@ -187,14 +188,14 @@ type keikiTurn struct {
 	leased  bool // a claim holds, or has run out unnoticed
 	result  int  // what the relay reported; 0 before
 
-	sends      map[string]*keikiSend
-	tried      []*keikiSend
-	delivered  []*keikiSend
-	arrivals   []*keikiBatch // in order of sequence
-	streamed   string        // not yet a paragraph
-	streamKeys map[string]bool
+	sends     map[string]*keikiSend
+	tried     []*keikiSend
+	delivered []*keikiSend
+	arrivals  []*keikiBatch // in order of sequence
+	streamed  string        // not yet a paragraph
 
 	outcome *KeikiOutcome
+	weight  int           // once it has ended
 	done    chan struct{} // closed when outcome is set
 	view    keikiView     // what the app has been told
 }
@@ -502,10 +503,12 @@ func (k *Keiki) end(t *keikiTurn, o KeikiOutcome) {
 	k.rest(t.agent, t.conversation)
 	close(t.done)
 	k.ended = append(k.ended, t)
-	for len(k.ended) > k.cfg.Keep {
+	k.endedSize += t.weigh()
+	for len(k.ended) > 1 && (len(k.ended) > k.cfg.Keep || k.endedSize > maxKeikiEnded) {
 		old := k.ended[0]
 		k.ended[0] = nil
 		k.ended = k.ended[1:]
+		k.endedSize -= old.weight
 		delete(k.turns, old.id)
 		for _, token := range old.tokens {
 			delete(k.tokens, digestOf(token))
@@ -514,6 +517,22 @@ func (k *Keiki) end(t *keikiTurn, o KeikiOutcome) {
 	if tell := k.cfg.OnOutcome; tell != nil {
 		k.later = append(k.later, func() { tell(o) })
 	}
+}
+
+// weigh counts what a turn that has ended holds. k.mu is held.
+func (t *keikiTurn) weigh() int {
+	t.weight = len(t.body) + len(t.in.Body) + len(t.in.Context)
+	messages := slices.Clone(t.in.Messages)
+	for _, b := range t.arrivals {
+		messages = append(messages, b.messages...)
+	}
+	for _, m := range messages {
+		t.weight += len(m.Text)
+	}
+	for _, s := range slices.Concat(t.tried, t.delivered) {
+		t.weight += len(s.Text)
+	}
+	return t.weight
 }
 
 // remember adds a turn to its conversation's history: what came in, arrivals that were taken, and what
