@@ -360,7 +360,7 @@ type closer struct {
 // hold the connection for ever.
 func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 	t.Parallel()
-	_, h := start(t, plugin.Config{Adapter: echo, Tokens: map[string]string{"a": secretToken}, BodyTimeout: 300 * time.Millisecond})
+	_, h := start(t, plugin.Config{Adapter: echo, Tokens: map[string]plugin.Secret{"a": secretToken}, BodyTimeout: 300 * time.Millisecond})
 	auth := "Authorization: Bearer " + secretToken + "\r\n"
 	for name, tt := range map[string]struct {
 		start  string

@@ -14,6 +14,7 @@ import (
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/manifest"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/secret"
 )
 
 // NoLimit is the value of a [Config] field for "no limit", where zero means the default.
@@ -21,6 +22,11 @@ const NoLimit = -1
 
 // Hooks let metrics and traces see turns; see the fields.
 type Hooks = runtime.Hooks
+
+// A Secret is a token or a key. A string constant can be assigned to it as it is, a string is converted:
+// plugin.Secret(os.Getenv("MUSE_TOKEN")). What prints, logs or encodes it, or a [Config] that holds it, shows
+// "[redacted]".
+type Secret = secret.Text
 
 // TurnInfo says which turn a hook is called for.
 type TurnInfo = runtime.TurnInfo
@@ -62,7 +68,7 @@ type Config struct {
 	TurnPath string
 	// Tokens are the bearer tokens that hosts must send one of: name to token, each of at least 16
 	// bytes. The name becomes the turn's Principal; sessions of different names never meet.
-	Tokens map[string]string
+	Tokens map[string]Secret
 	// Insecure lets Serve listen beyond loopback without tokens.
 	Insecure bool
 	// Replicas is how many servers of this plugin run beside each other. Sessions and repeats live in
@@ -121,6 +127,21 @@ type Config struct {
 	OnListen func(addr net.Addr)
 }
 
+// Format makes every verb of fmt show a configuration as %+v or %#v do. For a verb that does not fit, fmt
+// would show what the fields' pointers hold, without asking their secrets how they want to be shown.
+func (c Config) Format(f fmt.State, _ rune) {
+	type config Config
+	show(f, config(c))
+}
+
+func show(f fmt.State, v any) {
+	format := "%+v"
+	if f.Flag('#') {
+		format = "%#v"
+	}
+	_, _ = fmt.Fprintf(f, format, v)
+}
+
 // A ConfigError lists what is wrong with a [Config]. It is a mistake of whoever configured the server,
 // as opposed to a failure to run it.
 type ConfigError struct{ Err error }
@@ -131,6 +152,21 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 
 // minToken is the shortest token that is accepted, in bytes.
 const minToken = 16
+
+func short(t Secret) bool { return len(strings.TrimSpace(t.Reveal())) < minToken }
+
+// forgetSecrets blanks the secrets once nobody needs them here: fmt shows what a [Plugin] holds, and asks
+// no value in an unexported field how it wants to be shown.
+func (c *Config) forgetSecrets() {
+	names := map[string]Secret{}
+	for name := range c.Tokens {
+		names[name] = ""
+	}
+	c.Tokens = names
+	if c.External != nil {
+		c.External.OperatorToken = "" // it is our own copy
+	}
+}
 
 func (c Config) withDefaults() (Config, error) {
 	var errs []error
@@ -172,7 +208,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Manifest != nil && all[c.Manifest.ID()] == nil {
 		wrong("Manifest: it is that of plugin %q, which is not hosted here", c.Manifest.ID())
 	}
-	names := map[string]string{}
+	names := map[Secret]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
 		t := c.Tokens[name]
 		if other, twice := names[t]; twice {
@@ -182,7 +218,7 @@ func (c Config) withDefaults() (Config, error) {
 		switch {
 		case name == "":
 			wrong("Tokens: a token has no name")
-		case len(strings.TrimSpace(t)) < minToken:
+		case short(t):
 			wrong("Tokens: the token %q is shorter than %d bytes: use a long random one", name, minToken)
 		}
 	}

@@ -318,7 +318,7 @@ func TestServeRefusesWhatIsNotSafe(t *testing.T) {
 		{"no host, no token", plugin.Config{Listen: ":0"}, true, "token"},
 		{"a name, no token", plugin.Config{Listen: "example.com:80"}, true, "token"},
 		{"any address of IPv6, no token", plugin.Config{Listen: "[::]:0"}, true, "token"},
-		{"any address, a token", plugin.Config{Listen: "0.0.0.0:0", Tokens: map[string]string{"a": secretToken}}, false, ""},
+		{"any address, a token", plugin.Config{Listen: "0.0.0.0:0", Tokens: map[string]plugin.Secret{"a": secretToken}}, false, ""},
 		{"any address, on purpose", plugin.Config{Listen: "0.0.0.0:0", Insecure: true}, false, ""},
 		{"loopback", plugin.Config{Listen: "127.0.0.1:0"}, false, ""},
 		{"localhost", plugin.Config{Listen: "localhost:0"}, false, ""},

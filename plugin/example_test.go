@@ -104,7 +104,7 @@ func ExampleNew_wrong() {
 	_, err := plugin.New(plugin.Config{
 		Adapter:  hello,
 		TurnPath: "turn",
-		Tokens:   map[string]string{"platform": "short"},
+		Tokens:   map[string]plugin.Secret{"platform": "short"},
 	})
 	var wrong *plugin.ConfigError
 	fmt.Println(errors.As(err, &wrong))

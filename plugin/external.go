@@ -35,7 +35,7 @@ type External struct {
 	Admissions string
 	// OperatorToken is the bearer token, of at least 16 bytes, for the endpoints that admit, show and
 	// revoke profiles and bindings. Without one these endpoints are not there.
-	OperatorToken string
+	OperatorToken Secret
 	// Agents tells which plugin answers for an agent: agent id to plugin id. An agent that is not named is
 	// answered for by the plugin of its own id, else by Config.Adapter or the only plugin there is, else by
 	// nobody: its turns are refused.
@@ -47,6 +47,12 @@ type External struct {
 	// stream can be repeated. Default 24 hours; NoLimit. Outcomes are kept for as long as the store is.
 	ProductRetention time.Duration
 	StreamRetention  time.Duration
+}
+
+// Format is that of [Config].
+func (x External) Format(f fmt.State, _ rune) {
+	type external External
+	show(f, external(x))
 }
 
 // Admitted tells what became of one file of [External.Admissions].
@@ -66,7 +72,7 @@ func (x *External) check(c *Config, wrong func(format string, args ...any)) *Ext
 			wrong("External.Agents: agent %q is to be answered for by plugin %q, which is not hosted here", agent, id)
 		}
 	}
-	if t := own.OperatorToken; t != "" && len(strings.TrimSpace(t)) < minToken {
+	if t := own.OperatorToken; t != "" && short(t) {
 		wrong("External.OperatorToken is shorter than %d bytes: use a long random one", minToken)
 	}
 	if strings.HasPrefix(c.TurnPath+"/", ExternalPath+"/") {

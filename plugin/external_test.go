@@ -188,7 +188,7 @@ func TestAgents(t *testing.T) {
 func TestExternalTokens(t *testing.T) {
 	t.Parallel()
 	const token = "host-0123456789abcdef"
-	_, h, x := startExternal(t, plugin.Config{Tokens: map[string]string{"host": token}})
+	_, h, x := startExternal(t, plugin.Config{Tokens: map[string]plugin.Secret{"host": token}})
 	for _, tc := range []struct {
 		token string
 		want  int
@@ -425,7 +425,7 @@ func TestExternalConfig(t *testing.T) {
 	}{
 		"short operator's token": {func(c *plugin.Config) { c.External.OperatorToken = "short" }, "External.OperatorToken is shorter than 16 bytes"},
 		"one token for both": {func(c *plugin.Config) {
-			c.Tokens = map[string]string{"host": operatorToken}
+			c.Tokens = map[string]plugin.Secret{"host": operatorToken}
 			c.External.OperatorToken = operatorToken
 		}, "also a host's token"},
 		"agent of nobody":      {func(c *plugin.Config) { c.External.Agents = map[string]string{"agent:1": "other"} }, `plugin "other", which is not hosted here`},

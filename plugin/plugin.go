@@ -119,6 +119,7 @@ func New(conf Config) (*Plugin, error) {
 		c.Logger.Warn("sessions and repeated turns are kept in each server's own memory: send a session's turns to one replica",
 			"replicas", c.Replicas)
 	}
+	p.conf.forgetSecrets()
 	return p, nil
 }
 

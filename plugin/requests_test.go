@@ -206,7 +206,7 @@ func TestRefusalsComeInTheirOrder(t *testing.T) { // not parallel: it keeps the 
 			<-hold.C
 			return nil
 		})),
-		Tokens:     map[string]string{"platform": secretToken},
+		Tokens:     map[string]plugin.Secret{"platform": secretToken},
 		MaxBody:    32 << 10,
 		MaxTurns:   1,
 		RefuseBusy: true,
@@ -391,7 +391,7 @@ func TestWhatTheAdapterIsTold(t *testing.T) {
 			got <- *turn
 			return nil
 		}),
-		Tokens: map[string]string{"platform": secretToken},
+		Tokens: map[string]plugin.Secret{"platform": secretToken},
 	})
 	body := []byte(`{"future":[1.10],"protocolVersion":1.0,"pluginId":"muse",
 		"sessionHandle":{"id":"key","projectPath":"/srv/p","sessionId":"conv","agentId":"oracle"},

@@ -450,7 +450,7 @@ func TestSessionsOfDifferentTokensAndPluginsNeverMeet(t *testing.T) {
 	})
 	p, h := start(t, plugin.Config{
 		Adapters: map[string]adapters.Adapter{"muse": a, "oracle": a},
-		Tokens:   map[string]string{"a": tokenA, "b": tokenB},
+		Tokens:   map[string]plugin.Secret{"a": tokenA, "b": tokenB},
 		Drain:    patience,
 	})
 	hosts := map[string]*host{"a": h.with("Authorization", "Bearer "+tokenA), "b": h.with("Authorization", "BEARER  "+tokenB)}
@@ -487,7 +487,7 @@ func TestTokens(t *testing.T) {
 	t.Parallel()
 	var log logs
 	var calls called
-	_, h := start(t, plugin.Config{Adapter: calls.by(echo), Tokens: map[string]string{"a": secretToken, "b": "another-token-of-length"}, Logger: log.logger()})
+	_, h := start(t, plugin.Config{Adapter: calls.by(echo), Tokens: map[string]plugin.Secret{"a": secretToken, "b": "another-token-of-length"}, Logger: log.logger()})
 	for _, value := range []string{
 		"", "Bearer", "Bearer ", "Bearer " + secretToken[1:], "Bearer " + secretToken + "x", "Bearer " + strings.ToUpper(secretToken),
 		"Basic " + secretToken, secretToken, "Bearer " + secretToken + " " + secretToken, "Bearer a", "Bearer\t" + secretToken,
@@ -521,7 +521,7 @@ func TestTokens(t *testing.T) {
 // A body that arrives slowly is not read before the caller has proved who it is.
 func TestAuthenticationComesBeforeTheBody(t *testing.T) {
 	t.Parallel()
-	_, h := start(t, plugin.Config{Adapter: echo, Tokens: map[string]string{"a": secretToken}})
+	_, h := start(t, plugin.Config{Adapter: echo, Tokens: map[string]plugin.Secret{"a": secretToken}})
 	r, err := rawPost(h, "Content-Length: 1000\r\n", "not JSON")
 	if err != nil {
 		t.Fatal(err)

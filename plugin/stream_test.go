@@ -599,7 +599,7 @@ func TestSeveralGoroutinesMayWrite(t *testing.T) {
 // A host that asks whether it may send its body is told so only when it may.
 func TestExpectContinue(t *testing.T) {
 	t.Parallel()
-	_, h := start(t, plugin.Config{Adapter: echo, Tokens: map[string]string{"a": secretToken}})
+	_, h := start(t, plugin.Config{Adapter: echo, Tokens: map[string]plugin.Secret{"a": secretToken}})
 	for name, tt := range map[string]struct {
 		header string
 		first  string

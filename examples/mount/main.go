@@ -56,7 +56,7 @@ func run(listen string) error {
 		Adapter: adapters.Func(read),
 		Prefix:  "/agents",
 		// Whoever reaches this server could run turns. New refuses a token that is missing or short.
-		Tokens: map[string]string{"lowkey": os.Getenv("MUSE_TOKEN")},
+		Tokens: map[string]plugin.Secret{"lowkey": plugin.Secret(os.Getenv("MUSE_TOKEN"))},
 	})
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ func main() {
 			// Without a Store the facts of turns are in memory, and gone with the process.
 			Admissions: *admissions,
 			// Whoever has it may admit and revoke over HTTP; without one nobody may.
-			OperatorToken: os.Getenv("REVIEWER_OPERATOR_TOKEN"),
+			OperatorToken: plugin.Secret(os.Getenv("REVIEWER_OPERATOR_TOKEN")),
 		},
 		Listen:   *listen,
 		OnListen: func(addr net.Addr) { fmt.Printf("listening on http://%s\n", addr) },

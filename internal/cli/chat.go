@@ -24,7 +24,7 @@ type chatFlags struct {
 	events    *bool
 	json      *bool
 	pluginID  *string
-	token     *secret
+	token     *secretPair
 	session   *string
 	window    *int
 	userName  *string

@@ -135,7 +135,7 @@ func (a *app) newExternalTalk(f *chatFlags, address string, c *console) (*extern
 	if err != nil {
 		return nil, err
 	}
-	h := &testhost.External{URL: base, Token: token, Binding: b, LineLimit: int(*f.lineLimit)}
+	h := &testhost.External{URL: base, Token: token.Reveal(), Binding: b, LineLimit: int(*f.lineLimit)}
 	return &externalTalk{a: a, f: f, h: h, console: c, passage: h.Request("").PassageRef}, nil
 }
 

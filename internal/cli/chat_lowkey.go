@@ -36,7 +36,7 @@ func (a *app) newLowkeyTalk(ctx context.Context, f *chatFlags, address string) (
 			id = found
 		}
 	}
-	c := testhost.NewConversation(&testhost.Lowkey{URL: at.turns, PluginID: id, Token: token, LineLimit: int(*f.lineLimit)})
+	c := testhost.NewConversation(&testhost.Lowkey{URL: at.turns, PluginID: id, Token: token.Reveal(), LineLimit: int(*f.lineLimit)})
 	if *f.session != "" {
 		c.Handle.ID, c.Handle.SessionID = *f.session, *f.session
 	}

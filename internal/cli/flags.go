@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/backline-dev/backline/runtime/secret"
 )
 
 // envPrefix and a flag's name in upper case, with underscores, make its name in the environment.
@@ -61,16 +63,16 @@ const fileSuffix = "-file"
 // secretFlags is the annotation that names both flags of a secret.
 const secretFlags = "backline_secret"
 
-// A secret is a flag pair, --x SECRET and --x-file FILE.
-type secret struct {
+// A secretPair is the two flags of a secret, --x SECRET and --x-file FILE.
+type secretPair struct {
 	flags       *pflag.FlagSet
 	name        string
 	value, file string
 }
 
 // secretFlag adds the two flags of a secret; what names it, with its kind in backquotes.
-func secretFlag(fs *pflag.FlagSet, name, what string) *secret {
-	s := &secret{flags: fs, name: name}
+func secretFlag(fs *pflag.FlagSet, name, what string) *secretPair {
+	s := &secretPair{flags: fs, name: name}
 	fs.StringVar(&s.value, name, "", fmt.Sprintf("%s; better given as --%s%s or %s", what, name, fileSuffix, envName(name)))
 	fs.StringVar(&s.file, name+fileSuffix, "", fmt.Sprintf("read what --%s takes from this `file`; white space around it does not count", name))
 	for _, flag := range []string{name, name + fileSuffix} {
@@ -80,7 +82,7 @@ func secretFlag(fs *pflag.FlagSet, name, what string) *secret {
 }
 
 // read returns the secret, empty where none was given. It warns where the secret can be seen by others.
-func (a *app) read(s *secret) (string, error) {
+func (a *app) read(s *secretPair) (secret.Text, error) {
 	byValue, byFile := s.flags.Changed(s.name), s.flags.Changed(s.name+fileSuffix)
 	switch {
 	case byValue && byFile:
@@ -102,14 +104,14 @@ func (a *app) read(s *secret) (string, error) {
 }
 
 // checkToken refuses an empty token, and what no HTTP header could carry. It does not quote it.
-func checkToken(token, source string) (string, error) {
+func checkToken(token, source string) (secret.Text, error) {
 	if token == "" {
 		return "", usagef("%s is empty: give a token, or leave it out", source)
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7F }) {
 		return "", usagef("%s: a token is made of visible ASCII characters, and this one holds another", source)
 	}
-	return token, nil
+	return secret.Text(token), nil
 }
 
 // choice is a flag with a fixed set of values.

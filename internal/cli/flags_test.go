@@ -135,9 +135,9 @@ func TestConfig(t *testing.T) {
 		{"manifest", nil, "--manifest " + manifest, with(func(c *plugin.Config) { c.ID = "orpheus" })},
 		{"manifest and the same id", nil, "--plugin-id orpheus --manifest " + manifest, with(func(c *plugin.Config) { c.ID = "orpheus" })},
 		{"token", []string{"BACKLINE_AUTH_TOKEN=0123456789abcdef"}, "",
-			with(func(c *plugin.Config) { c.Tokens = map[string]string{"default": "0123456789abcdef"} })},
+			with(func(c *plugin.Config) { c.Tokens = map[string]plugin.Secret{"default": "0123456789abcdef"} })},
 		{"token on the command line over a file in the environment", []string{"BACKLINE_AUTH_TOKEN_FILE=nowhere"}, "--auth-token 0123456789abcdef",
-			with(func(c *plugin.Config) { c.Tokens = map[string]string{"default": "0123456789abcdef"} })},
+			with(func(c *plugin.Config) { c.Tokens = map[string]plugin.Secret{"default": "0123456789abcdef"} })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -80,12 +80,12 @@ func (d *disconnect) Set(s string) error {
 type serveFlags struct {
 	listen, pluginID, manifest *string
 	adapter                    *string
-	authToken                  *secret
+	authToken                  *secretPair
 	insecure                   *bool
 	replicas                   *int
 	store                      *storeName
 	admissions                 *string
-	operatorToken              *secret
+	operatorToken              *secretPair
 	productRetention           *time.Duration
 	streamRetention            *time.Duration
 
@@ -206,7 +206,7 @@ func (a *app) config(f *serveFlags) (plugin.Config, error) {
 		return conf, err
 	}
 	if token != "" {
-		conf.Tokens = map[string]string{"default": token}
+		conf.Tokens = map[string]plugin.Secret{"default": token}
 	}
 
 	operator, err := a.read(f.operatorToken)

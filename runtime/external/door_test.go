@@ -14,6 +14,7 @@ import (
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/external"
 	"github.com/backline-dev/backline/runtime/ledger"
+	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/external"
 )
 
@@ -215,7 +216,7 @@ func TestPathsAndMethods(t *testing.T) {
 
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	g := newRig(t, func(s *setup) { s.conf.Tokens = map[string]string{"a": "token-a", "b": "token-b"} })
+	g := newRig(t, func(s *setup) { s.conf.Tokens = map[string]secret.Text{"a": "token-a", "b": "token-b"} })
 	q := aRequest("turn:1", goodScript).json()
 	paths := []struct{ method, path string }{
 		{"POST", "turns"}, {"GET", "turns/t"}, {"POST", "turns/t/cancel"}, {"GET", "products/p"}, {"DELETE", "bindings/b/session"},
@@ -251,7 +252,7 @@ func TestNewNamesEveryWrongField(t *testing.T) {
 	t.Parallel()
 	_, err := external.New(external.Config{
 		Adapters:      map[string]adapters.Adapter{"a b": nil},
-		Tokens:        map[string]string{"": "", "x": "same"},
+		Tokens:        map[string]secret.Text{"": "", "x": "same"},
 		OperatorToken: "same",
 		Epoch:         "a b",
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/ledger"
+	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/external"
 )
 
@@ -33,10 +34,10 @@ type Config struct {
 	Adapter  adapters.Adapter
 	// Tokens are the bearer tokens that hosts may send: name to token. Empty means that none is asked
 	// for.
-	Tokens map[string]string
+	Tokens map[string]secret.Text
 	// OperatorToken is the bearer token for the endpoints that admit and revoke. Without one they are
 	// not there.
-	OperatorToken string
+	OperatorToken secret.Text
 	// MaxBody limits a request's body in bytes. Default 8 MiB; negative means no limit.
 	MaxBody int64
 	// BodyTimeout limits the reading of a body. Default 30 seconds; negative means no limit.
@@ -111,10 +112,10 @@ func New(conf Config) (*Handler, error) {
 		if name == "" || t == "" {
 			wrong("token %.80q needs a name and a value", name)
 		}
-		h.tokens = append(h.tokens, sha256.Sum256([]byte(t)))
+		h.tokens = append(h.tokens, sha256.Sum256([]byte(t.Reveal())))
 	}
 	if conf.OperatorToken != "" {
-		sum := sha256.Sum256([]byte(conf.OperatorToken))
+		sum := sha256.Sum256([]byte(conf.OperatorToken.Reveal()))
 		h.operator = &sum
 		for _, t := range h.tokens {
 			if t == sum {
@@ -142,6 +143,7 @@ func New(conf Config) (*Handler, error) {
 	if h.log == nil {
 		h.log = slog.Default()
 	}
+	conf.Tokens, conf.OperatorToken = nil, "" // their digests are all that is needed
 	h.conf = conf
 	h.router = h.routes()
 	return h, errors.Join(errs...)

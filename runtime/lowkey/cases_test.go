@@ -32,6 +32,7 @@ import (
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/lowkey"
 	"github.com/backline-dev/backline/runtime/ndjson"
+	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -90,7 +91,7 @@ func serverOf(t *testing.T, flags string) *caseServer {
 	}
 	handler := lowkey.Config{
 		Plugins: map[string]adapters.Adapter{"muse": s.counted(scripted.New(scripted.Config{}))},
-		Tokens:  map[string]string{},
+		Tokens:  map[string]secret.Text{},
 		Logger:  quiet,
 	}
 	duration := func(s string) time.Duration {
@@ -109,7 +110,7 @@ func serverOf(t *testing.T, flags string) *caseServer {
 			handler.Plugins[value] = handler.Plugins["muse"]
 		case "token":
 			name, token, _ := strings.Cut(value, " ")
-			handler.Tokens[name] = token
+			handler.Tokens[name] = secret.Text(token)
 		case "max-body":
 			n, err := strconv.ParseInt(value, 10, 64)
 			if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/secret"
 )
 
 // Config tunes a [Handler].
@@ -28,7 +29,7 @@ type Config struct {
 	Plugins map[string]adapters.Adapter
 	// Tokens are the bearer tokens that hosts may send: name to token. Empty means that none is asked
 	// for. The name of the token becomes the turn's principal, and is part of the session's key.
-	Tokens map[string]string
+	Tokens map[string]secret.Text
 	// MaxBody limits a request's body in bytes, after decompression. Default 8 MiB; negative means no
 	// limit.
 	MaxBody int64
@@ -91,7 +92,7 @@ func New(conf Config) (*Handler, error) {
 		if name == "" || t == "" {
 			errs = append(errs, fmt.Errorf("lowkey: token %q needs a name and a value", name))
 		}
-		h.tokens = append(h.tokens, token{name, sha256.Sum256([]byte(t))})
+		h.tokens = append(h.tokens, token{name, sha256.Sum256([]byte(t.Reveal()))})
 	}
 	switch {
 	case h.maxBody == 0:

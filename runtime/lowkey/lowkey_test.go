@@ -19,6 +19,7 @@ import (
 	"github.com/backline-dev/backline/adapters/echo"
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/lowkey"
+	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -372,9 +373,9 @@ func TestNewChecksItsConfig(t *testing.T) {
 		"no engine":        {lowkey.Config{Plugins: plugins}, []string{"Engine"}},
 		"a nil adapter":    {lowkey.Config{Engine: engine, Plugins: map[string]adapters.Adapter{"owl": nil}}, []string{`"owl"`}},
 		"no id":            {lowkey.Config{Engine: engine, Plugins: map[string]adapters.Adapter{"": echo.New()}}, []string{`""`}},
-		"an empty token":   {lowkey.Config{Engine: engine, Plugins: plugins, Tokens: map[string]string{"ci": ""}}, []string{`"ci"`}},
-		"a nameless token": {lowkey.Config{Engine: engine, Plugins: plugins, Tokens: map[string]string{"": "secret"}}, []string{"token"}},
-		"good":             {lowkey.Config{Engine: engine, Plugins: plugins, Tokens: map[string]string{"ci": "secret"}}, nil},
+		"an empty token":   {lowkey.Config{Engine: engine, Plugins: plugins, Tokens: map[string]secret.Text{"ci": ""}}, []string{`"ci"`}},
+		"a nameless token": {lowkey.Config{Engine: engine, Plugins: plugins, Tokens: map[string]secret.Text{"": "secret"}}, []string{"token"}},
+		"good":             {lowkey.Config{Engine: engine, Plugins: plugins, Tokens: map[string]secret.Text{"ci": "secret"}}, nil},
 	} {
 		_, err := lowkey.New(tc.conf)
 		if (err == nil) != (tc.want == nil) {
