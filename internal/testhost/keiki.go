@@ -373,9 +373,6 @@ func mintSecret() string {
 	return "whsec_" + base64.StdEncoding.EncodeToString(b[:])
 }
 
-// MintSecret makes a signing secret that no agent has yet.
-func (k *Keiki) MintSecret() string { return mintSecret() }
-
 // APIKey is an agent's harness API key, for relays and inbox pollers; the empty id means the configured agent.
 func (k *Keiki) APIKey(agentID string) string {
 	k.mu.Lock()

@@ -202,6 +202,7 @@ func (k *Keiki) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = io.NopCloser(bytes.NewReader(c.body))
 	}
 	reply := c.answer(fault, readErr)
+	c.doubt()
 	dropped := fault.Drop
 	if r.Context().Err() != nil {
 		dropped = true // it has gone, and sees nothing of this
@@ -224,6 +225,19 @@ func (k *Keiki) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.write(w, reply)
 }
+
+// doubt waits a moment where something else was sent while this message was under way: it breaks a rule
+// unless the app has given this attempt up, and that is seen only once its connection's end is.
+func (c *keikiCall) doubt() {
+	c.k.lock()
+	suspect := c.send != nil && len(c.send.rules.suspects) > 0
+	c.k.unlock()
+	if suspect {
+		c.wait(goneWithin)
+	}
+}
+
+const goneWithin = 100 * time.Millisecond
 
 // answer processes the request, with what is to go wrong.
 func (c *keikiCall) answer(f KeikiFault, readErr error) keikiReply {

@@ -434,7 +434,8 @@ func TestKeikiInbox(t *testing.T) {
 // was already said.
 func TestKeikiLeases(t *testing.T) {
 	t.Parallel()
-	k := newKeiki(t, testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, Lease: 500 * time.Millisecond, RotateOnRefresh: true})
+	var ahead atomic.Int64
+	k := newKeiki(t, testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, RotateOnRefresh: true, Now: clock(&ahead)})
 	p := newPoller(t, k)
 	dispatch(t, k, testhost.KeikiTurn{ID: "a", Text: "x"})
 	first := p.next("0")
@@ -451,10 +452,15 @@ func TestKeikiLeases(t *testing.T) {
 		}
 		first.token = lease.TurnToken
 	}
-	if left := k.Leased("a"); left <= 0 || left > 500*time.Millisecond {
+	ahead.Add(int64(40 * time.Second))
+	if left := k.Leased("a"); left != 20*time.Second {
 		t.Errorf("%v left", left)
 	}
-	second := p.next("30") // once the lease has run out
+	if again := p.next("0"); again != nil {
+		t.Errorf("a leased turn: %+v", again)
+	}
+	ahead.Add(int64(20 * time.Second))
+	second := p.next("0")
 	if second == nil || second.ID != "a" || second.Deadline != first.Deadline || second.token == first.token {
 		t.Fatalf("claim %+v", second)
 	}
@@ -486,6 +492,30 @@ func TestKeikiLeases(t *testing.T) {
 	equal(t, "violations", rules(k), "after_lease_lost")
 }
 
+// clock is one that goes only when ahead does.
+func clock(ahead *atomic.Int64) func() time.Time {
+	start := time.Unix(1764547200, 0)
+	return func() time.Time { return start.Add(time.Duration(ahead.Load())) }
+}
+
+// TestKeikiLeaseEnds: a held poll gets a turn when its lease runs out, in both queues.
+func TestKeikiLeaseEnds(t *testing.T) {
+	t.Parallel()
+	for mode, path := range map[testhost.KeikiMode]string{
+		testhost.KeikiInboxMode: "/harness/inbox/next?wait=30", testhost.KeikiRelayMode: "/harness/turns/next?wait=30",
+	} {
+		k := newKeiki(t, testhost.KeikiConfig{Mode: mode, Lease: 100 * time.Millisecond})
+		p := newPoller(t, k)
+		d := dispatch(t, k, testhost.KeikiTurn{Text: "x"})
+		for i := range 3 {
+			if status, body := call(t, p.client, "GET", k.APIBase()+path, p.key, ""); status != 200 || !strings.Contains(body, d.ID) {
+				t.Errorf("%s, poll %d: %d %s", mode, i, status, body)
+			}
+		}
+		clean(t, k)
+	}
+}
+
 // TestKeikiNestedClaim: the other shape of a claim.
 func TestKeikiNestedClaim(t *testing.T) {
 	t.Parallel()
@@ -515,7 +545,8 @@ func TestKeikiNestedClaim(t *testing.T) {
 // TestKeikiRelay: a turn is queued, forwarded with a signature that the app takes, and reported on.
 func TestKeikiRelay(t *testing.T) {
 	t.Parallel()
-	k := newKeiki(t, testhost.KeikiConfig{Mode: testhost.KeikiRelayMode, Lease: 200 * time.Millisecond})
+	var ahead atomic.Int64
+	k := newKeiki(t, testhost.KeikiConfig{Mode: testhost.KeikiRelayMode, Now: clock(&ahead)})
 	app := newApp(t, k, func(a *appTurn) { a.say("k", "hello"); a.complete(completed) })
 	p := newPoller(t, k)
 	type forward struct {
@@ -545,7 +576,8 @@ func TestKeikiRelay(t *testing.T) {
 	if next("0") != nil {
 		t.Error("it is given twice")
 	}
-	if again := next("30"); again == nil || again.ID != f.ID || again.Body != f.Body { // nobody reported
+	ahead.Add(int64(time.Minute))
+	if again := next("0"); again == nil || again.ID != f.ID || again.Body != f.Body { // nobody reported
 		t.Fatalf("again %+v, first %+v", again, f)
 	}
 	req := httptest.NewRequest("POST", "/", strings.NewReader(f.Body))
@@ -825,8 +857,8 @@ func TestKeikiSameKeyAtOnce(t *testing.T) {
 func TestKeikiClock(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64
-	start := time.Unix(1764547200, 0)
-	k := newKeiki(t, testhost.KeikiConfig{Now: func() time.Time { return start.Add(time.Duration(ahead.Load())) }})
+	k := newKeiki(t, testhost.KeikiConfig{Now: clock(&ahead)})
+	start := clock(new(atomic.Int64))()
 	app := newApp(t, k, func(a *appTurn) {
 		a.token = testhost.KeikiCredential(k.Secrets("")[0], a.in.AgentID, a.in.TurnID, start)
 		if status, _ := a.say("a", "in time"); status != 200 {
