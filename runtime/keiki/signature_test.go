@@ -430,3 +430,12 @@ func BenchmarkVerify(b *testing.B) {
 		}
 	}
 }
+
+func ExampleSignCredential() {
+	bearer := keiki.SignCredential("whsec_bm90LWEtcmVhbC1zZWNyZXQtZm9yLXRlc3Rz", "agent-1", "turn-1", time.Unix(1764547200, 0))
+	fmt.Println(bearer) // only the header of a call gets it
+	fmt.Println(len(bearer.Reveal()))
+	// Output:
+	// [redacted]
+	// 129
+}
