@@ -289,6 +289,35 @@ func TestKeikiStream(t *testing.T) {
 	clean(t, k)
 }
 
+// TestKeikiStreamFails: a piece whose paragraph is not delivered is poisoned, and so is no other.
+func TestKeikiStreamFails(t *testing.T) {
+	t.Parallel()
+	k := newKeiki(t, testhost.KeikiConfig{Deliver: func(d testhost.KeikiDelivery) error {
+		if d.Text == "bad" {
+			return errors.New("the line is down")
+		}
+		return nil
+	}})
+	var seen []string
+	app := newApp(t, k, func(a *appTurn) {
+		for _, body := range []string{
+			`{"text":"bad\n\ngood","idempotencyKey":"a"}`, `{"text":"bad\n\ngood","idempotencyKey":"a"}`, `{"text":" end"}`,
+		} {
+			status, answer := a.call("POST", "/stream", a.token, body)
+			seen = append(seen, fmt.Sprint(status, answer))
+		}
+		a.complete(completed)
+		status, _ := a.call("POST", "/stream", a.token, `{"text":"late"}`)
+		seen = append(seen, fmt.Sprint(status))
+	})
+	d := dispatch(t, k, testhost.KeikiTurn{Text: "x"})
+	app.wg.Wait()
+	equal(t, "answers", seen, `502{"error":{"code":"delivery_failed","retryable":false}}`,
+		`409{"error":{"code":"previous_attempt_failed","retryable":false}}`, `200{"ok":true}`, "409")
+	equal(t, "deliveries", k.Texts(d.ID), "good end")
+	equal(t, "violations", rules(k), "retry_after_unknown", "message_after_complete")
+}
+
 // TestKeikiHistory: a conversation is remembered, bounded, where that is asked for.
 func TestKeikiHistory(t *testing.T) {
 	t.Parallel()
