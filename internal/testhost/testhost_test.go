@@ -54,7 +54,7 @@ func ask(t *testing.T, h *testhost.Lowkey) (*testhost.Answer, error) {
 }
 
 func TestTurnOfARealServer(t *testing.T) {
-	p, err := plugin.New(plugin.Config{ID: "muse", Adapter: echo.New(), Tokens: map[string]string{"lowkey": "0123456789abcdef"}})
+	p, err := plugin.New(plugin.Config{ID: "muse", Adapter: echo.New(), Tokens: map[string]plugin.Secret{"lowkey": "0123456789abcdef"}})
 	if err != nil {
 		t.Fatal(err)
 	}
