@@ -58,6 +58,9 @@ type Config struct {
 	// and limits.
 	External *External
 
+	// Keiki, if not nil, serves Keiki's external harness beside Lowkey, with the same adapters and limits.
+	Keiki *Keiki
+
 	// Listen is the address of [Serve], default [DefaultListen]. An address beyond loopback needs
 	// Tokens, unless Insecure says otherwise.
 	Listen string
@@ -239,6 +242,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.External != nil {
 		c.External = c.External.check(&c, wrong)
+	}
+	if c.Keiki != nil {
+		c.Keiki = c.Keiki.check(&c, wrong)
 	}
 	if len(errs) > 0 {
 		return c, &ConfigError{errors.Join(errs...)}

@@ -81,11 +81,12 @@ func (x *External) check(c *Config, wrong func(format string, args ...any)) *Ext
 	return &own
 }
 
-// agents are the adapters by agent id, and the one for any other agent, which may be nil.
-func (c *Config) agents() (by map[string]adapters.Adapter, other adapters.Adapter) {
+// agents are the adapters by agent id, and the one for any other agent, which may be nil. named tells which
+// plugin answers for an agent; valid which agent ids there can be.
+func (c *Config) agents(named map[string]string, valid func(string) bool) (by map[string]adapters.Adapter, other adapters.Adapter) {
 	by = map[string]adapters.Adapter{}
 	for id, a := range c.Adapters {
-		if externalschema.ValidRef(id) { // no agent can have another
+		if valid(id) {
 			by[id] = a
 		}
 		if len(c.Adapters) == 1 {
@@ -95,7 +96,7 @@ func (c *Config) agents() (by map[string]adapters.Adapter, other adapters.Adapte
 	if c.Adapter != nil {
 		other = c.Adapter
 	}
-	for agent, id := range c.External.Agents {
+	for agent, id := range named {
 		by[agent] = c.Adapters[id]
 	}
 	return by, other
@@ -104,7 +105,7 @@ func (c *Config) agents() (by map[string]adapters.Adapter, other adapters.Adapte
 // openExternal makes the handler, ends what a process that died left open, and reads the admissions.
 func (p *Plugin) openExternal() error {
 	c, x := &p.conf, p.conf.External
-	by, other := c.agents()
+	by, other := c.agents(x.Agents, externalschema.ValidRef)
 	var err error
 	p.external, err = external.New(external.Config{
 		Engine:           p.engine,
@@ -169,13 +170,22 @@ func (p *Plugin) LoadAdmissions(ctx context.Context) ([]Admitted, error) {
 	return files, err
 }
 
-// Sweep forgets content and streams whose retention is over. The servers of this package do so by
-// themselves; a program that mounts a Plugin calls it now and then. Without External it does nothing.
+// Sweep forgets content and streams whose retention is over, and Keiki's turn ids that are old enough. The
+// servers of this package do so by themselves; a program that mounts a Plugin calls it now and then. Without
+// External and Keiki it does nothing.
 func (p *Plugin) Sweep(ctx context.Context) error {
-	if p.external == nil {
-		return nil
+	var errs []error
+	if p.external != nil {
+		errs = append(errs, p.external.Sweep(ctx))
 	}
-	return p.external.Sweep(ctx)
+	if p.keiki != nil && (p.external == nil || p.conf.External.Store != p.conf.Keiki.Store) {
+		for more := true; more && ctx.Err() == nil; {
+			swept, err := p.conf.Keiki.Store.Sweep(ctx, time.Now(), 0)
+			errs = append(errs, err)
+			more = err == nil && swept.More
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // sweepEvery is how often a server sweeps.
@@ -183,7 +193,7 @@ const sweepEvery = 10 * time.Minute
 
 // upkeep sweeps until ctx is done.
 func (p *Plugin) upkeep(ctx context.Context) {
-	if p.external == nil {
+	if p.external == nil && p.keiki == nil {
 		return
 	}
 	tick := time.NewTicker(sweepEvery)
@@ -235,12 +245,16 @@ const pingTimeout = 3 * time.Second
 
 // storeReady tells why the ledger takes no facts, nil for ready.
 func (p *Plugin) storeReady(ctx context.Context) error {
-	if p.external == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	return p.conf.External.Store.Ping(ctx)
+	var errs []error
+	if p.external != nil {
+		errs = append(errs, p.conf.External.Store.Ping(ctx))
+	}
+	if p.keiki != nil && (p.external == nil || p.conf.External.Store != p.conf.Keiki.Store) {
+		errs = append(errs, p.conf.Keiki.Store.Ping(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // externalHandler is the handler as it is mounted.

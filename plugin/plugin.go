@@ -1,11 +1,13 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/backline-dev/backline/manifest"
 	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/external"
+	"github.com/backline-dev/backline/runtime/keiki"
 	"github.com/backline-dev/backline/runtime/lowkey"
 	"github.com/backline-dev/backline/runtime/ndjson"
 	"github.com/backline-dev/backline/runtime/session"
@@ -31,6 +34,8 @@ type Plugin struct {
 	sessions    *session.Cache
 	turns       *lowkey.Handler
 	external    *external.Handler // nil unless Config.External
+	keiki       *keiki.Handler    // nil unless Config.Keiki
+	inbox       *keiki.Inbox      // nil unless Config.Keiki.Inbox
 	handler     http.Handler
 	saidTimeout atomic.Bool
 }
@@ -84,6 +89,11 @@ func New(conf Config) (*Plugin, error) {
 			return nil, err
 		}
 	}
+	if c.Keiki != nil {
+		if err := p.openKeiki(); err != nil {
+			return nil, err
+		}
+	}
 
 	// No path is cleaned and nothing redirected: a POST that is redirected loses its body.
 	m := mux.NewRouter().SkipClean(true).UseEncodedPath()
@@ -101,6 +111,10 @@ func New(conf Config) (*Plugin, error) {
 			route(externalSchemas+externalschema.SchemaFile(kind), serveExternalSchema(kind))
 		}
 		m.PathPrefix(c.Prefix + ExternalPath + "/").Handler(p.externalHandler())
+	}
+	if p.keiki != nil {
+		m.Handle(c.Prefix+c.Keiki.Path, p.keiki)
+		m.Handle(c.Prefix+c.Keiki.Path+"/", p.keiki)
 	}
 	route(probePath, serveProbe)
 	m.NotFoundHandler = p.unread(p.serveNotFound)
@@ -123,8 +137,8 @@ func New(conf Config) (*Plugin, error) {
 	return p, nil
 }
 
-// ServeHTTP serves turns at Config.TurnPath, /healthz, /readyz, /manifest.json and the schemas, and with
-// Config.External the endpoints below [ExternalPath].
+// ServeHTTP serves turns at Config.TurnPath, /healthz, /readyz, /manifest.json and the schemas, with
+// Config.External the endpoints below [ExternalPath], and with Config.Keiki signed requests at its Path.
 func (p *Plugin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !p.saidTimeout.Load() {
 		p.lookAtServer(r)
@@ -155,12 +169,25 @@ func (p *Plugin) lookAtServer(r *http.Request) {
 
 // Drain refuses new turns from now on (readiness answers 503) and waits for the running ones to end.
 // When ctx is done, what is left is cancelled, and Drain returns why ctx was done once it has ended. Turns
-// of agent.external-runtime that await an observation end as cancelled at once.
+// of agent.external-runtime that await an observation end as cancelled at once. Turns of Keiki are over when
+// their completion is sent.
 func (p *Plugin) Drain(ctx context.Context) error {
+	// Each drains the engine too, and has something of its own to end.
+	var protocols []func(context.Context) error
 	if p.external != nil {
-		return p.external.Drain(ctx) // drains the engine too
+		protocols = append(protocols, p.external.Drain)
 	}
-	return p.engine.Drain(ctx)
+	if p.keiki != nil {
+		protocols = append(protocols, p.drainKeiki)
+	}
+	errs := make([]error, len(protocols))
+	var all sync.WaitGroup
+	for i, drain := range protocols {
+		all.Go(func() { errs[i] = drain(ctx) })
+	}
+	err := p.engine.Drain(ctx)
+	all.Wait()
+	return cmp.Or(append(errs, err)...)
 }
 
 // Stats are a plugin's counts at one moment, over all protocols.

@@ -1,0 +1,217 @@
+package keiki
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/backline-dev/backline/runtime/secret"
+	wire "github.com/backline-dev/backline/schema/keiki"
+)
+
+// How a call of the platform's API went. What a verdict means for the turn is the caller's to decide;
+// what an answer means is decided here alone (keiki.md, "Answering" and "Settled readings").
+type verdict int
+
+const (
+	settled      verdict = iota // 2xx: done, or done before
+	again                       // it may succeed later, under the same key
+	unknown                     // delivered or not, nobody knows: never again under a new key
+	closed                      // the turn is over for the platform
+	unauthorised                // the bearer is not taken
+	refused                     // the platform will never take it as it is
+)
+
+// attemptTimeout limits one call; the turn's deadline limits all.
+const attemptTimeout = 30 * time.Second
+
+// maxAnswer is how much of an answer is read, in bytes. A page of arrivals is the longest.
+const maxAnswer = 8 << 20
+
+// An answer is what a call came back with.
+type answer struct {
+	status int // 0 where there was no answer
+	body   []byte
+	fault  wire.Fault
+	after  time.Duration // of Retry-After; -1 where there is none
+	err    error         // why there was no answer; names no secret
+}
+
+// word says for the log how a call went, without anything that the platform wrote but its code.
+func (a *answer) word() string {
+	switch {
+	case a.status == 0 && a.err != nil:
+		return a.err.Error()
+	case a.fault.Code != "":
+		return strconv.Itoa(a.status) + " " + a.fault.Code
+	}
+	return strconv.Itoa(a.status)
+}
+
+// judge says what an answer to a message or a completion means.
+func (a *answer) judge() verdict {
+	switch s := a.status; {
+	case s == 0:
+		return again
+	case s >= 200 && s < 300:
+		return settled
+	case s == http.StatusUnauthorized, s == http.StatusForbidden:
+		return unauthorised
+	case s == http.StatusConflict && a.fault.Code == "turn_closed", s == http.StatusNotFound, s == http.StatusGone:
+		return closed
+	case s == http.StatusConflict:
+		return unknown // previous_attempt_failed, and whatever else was tried before
+	case s == http.StatusBadGateway && a.fault.Retryable != nil && !*a.fault.Retryable:
+		return unknown
+	case s == http.StatusRequestTimeout, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s >= 500:
+		return again
+	}
+	return refused // other 4xx, and redirects, which no bearer follows
+}
+
+// A caller makes calls to one platform.
+type caller struct {
+	client *http.Client
+}
+
+func newCaller(rt http.RoundTripper) *caller {
+	return &caller{&http.Client{
+		Transport:     rt,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// call makes one call. body may be nil.
+func (c *caller) call(ctx context.Context, method, url string, bearer secret.Text, body []byte) answer {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	return c.callWithin(ctx, method, url, bearer, body)
+}
+
+// callWithin is call with the limit of ctx alone.
+func (c *caller) callWithin(ctx context.Context, method, url string, bearer secret.Text, body []byte) answer {
+	var r io.Reader
+	if body != nil {
+		r = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, r)
+	if err != nil {
+		return answer{err: errors.New("the platform's URL cannot be called"), after: -1}
+	}
+	req.Header.Set("Authorization", "Bearer "+bearer.Reveal())
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("Accept", "application/json")
+	res, err := c.client.Do(req)
+	if err != nil {
+		return answer{err: plainError(ctx, err), after: -1}
+	}
+	defer res.Body.Close()
+	a := answer{status: res.StatusCode, after: -1}
+	a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil && a.status < 300 {
+		// The status says that it was done, but what was asked for did not come.
+		return answer{err: plainError(ctx, err), after: -1}
+	}
+	if a.status >= 300 {
+		a.fault = wire.ParseFault(a.body)
+		if d, ok := retryAfter(res.Header.Get("Retry-After"), time.Now()); ok {
+			a.after = d
+		}
+		a.body = nil // nothing of it leaves: a platform might repeat a token in it
+	}
+	return a
+}
+
+// plainError is why a call failed, in words of ours: net/http's own hold the URL.
+func plainError(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); c != nil {
+		return c
+	}
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return errors.New("no answer in time")
+	}
+	return fmt.Errorf("no answer (%T)", errors.Unwrap(err))
+}
+
+// Credentials of one turn: the token that it came with, or one that is signed here. They may be replaced
+// while the turn runs.
+type credentials struct {
+	mu    sync.Mutex
+	token secret.Text
+	gen   int     // counts the tokens
+	sign  *bearer // where there is no token; may be nil
+}
+
+// current returns the bearer to use now, and its generation.
+func (c *credentials) current(now time.Time) (secret.Text, int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token == "" && c.sign != nil {
+		return c.sign.current(now), c.gen
+	}
+	return c.token, c.gen
+}
+
+// rotate replaces the token for all calls from now on.
+func (c *credentials) rotate(token secret.Text) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if token != "" && token != c.token {
+		c.token = token
+		c.gen++
+	}
+}
+
+// ask makes one call of a turn's API. A call with a bearer that has been replaced meanwhile is made once
+// more with the new one.
+func (t *turn) ask(ctx context.Context, method, path string, body []byte) answer {
+	token, gen := t.creds.current(t.r.conf.Now())
+	a := t.r.caller.call(ctx, method, t.links.TurnURL+path, token, body)
+	if a.status == http.StatusUnauthorized {
+		if token, now := t.creds.current(t.r.conf.Now()); now != gen {
+			a = t.r.caller.call(ctx, method, t.links.TurnURL+path, token, body)
+		}
+	}
+	return a
+}
+
+// insist makes a call again and again, under the same key, until it has a verdict other than again, or ctx
+// is done. It returns the last answer, and again where ctx was faster.
+func (t *turn) insist(ctx context.Context, method, path string, body []byte) (answer, verdict) {
+	for attempt := 0; ; attempt++ {
+		a := t.ask(ctx, method, path, body)
+		v := a.judge()
+		if v != again || ctx.Err() != nil {
+			return a, v
+		}
+		d := t.r.backoff.next(attempt, a.after)
+		if at, ok := ctx.Deadline(); ok && d >= time.Until(at) {
+			return a, again // there is no time for another one
+		}
+		t.log.DebugContext(ctx, "a call of the turn API is made again", "path", path, "answer", a.word(), "in", d)
+		if !sleep(ctx, d) {
+			return a, again
+		}
+	}
+}
+
+// sleep waits; false where ctx was done first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

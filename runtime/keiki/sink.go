@@ -1,0 +1,158 @@
+package keiki
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/backline-dev/backline/adapters"
+	"github.com/backline-dev/backline/runtime"
+	wire "github.com/backline-dev/backline/schema/keiki"
+)
+
+// A sink puts what the adapter says into the turn's log: the text as it is, and nothing else. Its methods
+// are called under the log's lock.
+type sink struct {
+	t       *turn
+	written int64 // how much text there is
+}
+
+var (
+	_ runtime.Sink          = (*sink)(nil)
+	_ runtime.ArrivalSource = (*sink)(nil)
+	_ runtime.Settler       = (*sink)(nil)
+)
+
+func (*sink) Started(dst []byte) []byte                 { return dst }
+func (*sink) Status(dst []byte, _ string) []byte        { return dst } // the platform has no word for it
+func (*sink) Heartbeat(dst []byte) []byte               { return dst }
+func (*sink) End(dst []byte, _ *runtime.Outcome) []byte { return dst }
+
+func (k *sink) Text(dst []byte, s string) []byte {
+	t := k.t
+	if !t.sender.started { // a turn that stays silent needs none
+		t.sender.started = true
+		t.r.tasks.Go(t.sender.run)
+	}
+	if t.arrivals.takes {
+		t.arrivals.writing(k.written)
+	}
+	k.written += int64(len(s))
+	return append(dst, s...)
+}
+
+func (k *sink) Arrivals() (<-chan adapters.Arrival, error) { return k.t.arrivals.channel(), nil }
+
+// shutdownText is what the platform is told of a turn that the drain has ended.
+const shutdownText = "server is shutting down"
+
+const (
+	lastTry     = 5 * time.Second        // for the completion of a turn whose deadline has passed
+	shutdownTry = 900 * time.Millisecond // for one that the drain has ended: the process is about to end
+)
+
+// Settle is called when the adapter has ended: this is the completion boundary. It sees the messages out
+// and completes the turn, once (keiki.md, "Answering" and "Settled readings").
+func (k *sink) Settle(o *runtime.Outcome) {
+	t := k.t
+	defer t.close()
+	t.arrivals.close()
+
+	draining := o.Cause == adapters.CauseDrain
+	late := o.Cause == adapters.CauseTurnTimeout && t.cutByPlatform()
+	switch {
+	case t.ended() != notEnded || draining:
+		t.stopCalls(errEnded)
+	case late:
+		// Half of what is left to the deadline is for the messages, the rest for the completion.
+		defer time.AfterFunc(max(0, time.Until(t.deadline))/2, func() { t.stopCalls(errEnded) }).Stop()
+	}
+	k.deliver(o)
+
+	why := t.ended()
+	if why != notEnded {
+		why.mark(o)
+	}
+	c := wire.Completion{Status: wire.StatusCompleted}
+	if o.Status != runtime.Completed {
+		c.Status = wire.StatusFailed
+		switch {
+		case draining, t.hurried():
+			c.Error = shutdownText
+		case why != notEnded:
+			c.Error = why.text()
+		case late:
+			c.Error = "The turn's deadline passed before the agent had ended."
+		default:
+			c.Error = o.PublicText()
+		}
+	}
+	switch {
+	case !why.completes():
+		return
+	case (draining || t.hurried()) && t.leave:
+		return // to its lease
+	}
+	c.ConsumedArrivals = t.arrivals.consumed(o.Status == runtime.Completed)
+	t.complete(o, c, late)
+}
+
+// deliver sees out the messages that were made, and under a good end what is left.
+func (k *sink) deliver(o *runtime.Outcome) {
+	t := k.t
+	if !t.sender.started {
+		return
+	}
+	if t.sender.caughtUp(t.calls, k.written) && o.Status == runtime.Completed {
+		_ = t.sender.finish() // t knows what came of it
+	}
+	if o.Status == runtime.Completed && t.ended() == notEnded && t.calls.Err() != nil {
+		// The platform's deadline, or the end of the drain, came before the last message.
+		o.Status, o.Cause = runtime.Failed, adapters.CauseTurnTimeout
+		o.Limit = t.deadline.Sub(o.Accepted)
+		if t.hurried() {
+			o.Status, o.Cause = runtime.Cancelled, adapters.CauseDrain
+		}
+	}
+}
+
+// complete tells the platform how the turn ended.
+func (t *turn) complete(o *runtime.Outcome, c wire.Completion, late bool) {
+	body := wire.AppendComplete(nil, c)
+	ctx, cancel := context.WithDeadline(t.life, t.deadline)
+	defer cancel()
+	once := late || o.Cause == adapters.CauseDrain || t.calls.Err() != nil
+	if once {
+		limit := lastTry
+		if o.Cause == adapters.CauseDrain || t.hurried() {
+			limit = shutdownTry
+		}
+		ctx, cancel = context.WithTimeout(t.life, limit)
+		defer cancel()
+		a := t.ask(ctx, http.MethodPost, "/complete", body)
+		t.completed(&a, a.judge())
+		return
+	}
+	// The drain's end shortens this too.
+	defer context.AfterFunc(t.calls, cancel)()
+	a, v := t.insist(ctx, http.MethodPost, "/complete", body)
+	if v == again && t.hurried() {
+		last, cancel := context.WithTimeout(t.life, shutdownTry)
+		defer cancel()
+		a = t.ask(last, http.MethodPost, "/complete", body)
+		v = a.judge()
+	}
+	t.completed(&a, v)
+}
+
+// completed says what became of a completion that is more than a formality.
+func (t *turn) completed(a *answer, v verdict) {
+	switch {
+	case v == settled:
+	case t.life.Err() != nil: // cancelled at this moment
+	case v == closed:
+		t.log.Info("the platform had closed the turn before it was completed", "answer", a.word())
+	default:
+		t.log.Error("the turn could not be completed: the platform will count it as failed", "answer", a.word())
+	}
+}
