@@ -227,15 +227,6 @@ func (p *Plugin) pollInbox(ctx context.Context, signals <-chan os.Signal) error 
 	}
 }
 
-// drainKeiki drains what the other protocols may share the engine with.
-func (p *Plugin) drainKeiki(ctx context.Context) error {
-	if p.inbox != nil {
-		stop := context.AfterFunc(ctx, func() { _ = p.inbox.Drain(ctx) }) // its own turns, when the time is over
-		defer stop()
-	}
-	return p.keiki.Drain(ctx)
-}
-
 // KeikiURL is the URL that signed requests are sent to on a server that listens on addr; empty where Keiki
 // is not served.
 func (p *Plugin) KeikiURL(addr string) string {

@@ -178,7 +178,10 @@ func (p *Plugin) Drain(ctx context.Context) error {
 		protocols = append(protocols, p.external.Drain)
 	}
 	if p.keiki != nil {
-		protocols = append(protocols, p.drainKeiki)
+		protocols = append(protocols, p.keiki.Drain)
+	}
+	if p.inbox != nil {
+		protocols = append(protocols, p.inbox.Drain)
 	}
 	errs := make([]error, len(protocols))
 	var all sync.WaitGroup
