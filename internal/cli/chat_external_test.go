@@ -99,9 +99,7 @@ func TestChatExternalCancels(t *testing.T) {
 	tm.press(ctrlC)
 	tm.sees(`"cancelled"`)
 	tm.sees(`the turn was cancelled: cancelled`)
-	if code := tm.exit(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
+	tm.exits(1)
 	s.err.await(t, `status=cancelled`)
 }
 
@@ -177,9 +175,7 @@ func TestChatExternalOnATerminal(t *testing.T) {
 	tm.sees(`backline: the turn failed: provider-unavailable\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlD)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d after Ctrl-D, want 0", code)
-	}
+	tm.exits(0)
 	s.err.await(t, `(?s)(?:msg=turn.*){7}`)
 	if strings.Contains(s.err.String(), "status=cancelled") {
 		t.Errorf("a turn was cancelled:\n%s", s.err)
@@ -210,9 +206,7 @@ func TestChatExternalStops(t *testing.T) {
 		t.Errorf("another host's turn: %s", a.Ended())
 	}
 	tm.press(ctrlC)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 }
 
 // TestChatExternalTooLate: a question whose turn has run out of time is withdrawn, and what is typed then
@@ -229,9 +223,7 @@ func TestChatExternalTooLate(t *testing.T) {
 	tm.sees(`hello\r\n(?:\x1b\[\?2004[hl])*hello\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlD)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 }
 
 // TestChatExternalAnswerIsRefused: the binding is revoked while a question waits. The turn is not left
@@ -253,9 +245,7 @@ func TestChatExternalAnswerIsRefused(t *testing.T) {
 	tm.sees(`backline: the turn was refused: binding-revoked\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlD)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 }
 
 // TestChatExternalIsLeft: whoever leaves in the middle of a turn has it cancelled.
@@ -275,9 +265,7 @@ func TestChatExternalIsLeft(t *testing.T) {
 			if err := tm.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			if code := tm.exit(); code != 0 {
-				t.Errorf("exit code %d, want 0", code)
-			}
+			tm.exits(0)
 			s.err.await(t, `status=cancelled`)
 		})
 	}
@@ -301,9 +289,7 @@ func TestChatExternalSignalWhileItAsks(t *testing.T) {
 	tm.sees(`world\r\n(?:\x1b\[\?2004[hl])*world\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlD)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 }
 
 // TestChatExternalOneTurnAsks: also with --message there is somebody at the terminal, unless the flag
@@ -315,22 +301,16 @@ func TestChatExternalOneTurnAsks(t *testing.T) {
 	tm.sees(toolPrompt)
 	tm.press("y" + enter)
 	tm.sees(`admitted:receipt-\w+\r\n`)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 	_, _, tm = externalChat(t, nil, "-m", message)
 	tm.sees(toolPrompt)
 	tm.press(ctrlC)
 	tm.sees(`backline: the turn was cancelled: cancelled\r\n`)
-	if code := tm.exit(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
+	tm.exits(1)
 	_, _, tm = externalChat(t, nil, "-m", message, "--observe", "refuse=policy-denied")
 	tm.sees(`\(the agent asks for the tool tool:search: refused\)`)
 	tm.sees(`refused:policy-denied\r\n`)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 }
 
 // A relay passes requests on to a server, and notes those that begin or continue turns.
@@ -467,7 +447,5 @@ func TestChatExternalCannotCancel(t *testing.T) {
 	tm.sees(`backline: stopped\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlD)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 }

@@ -102,6 +102,14 @@ func (tm *terminal) exit() int {
 	return tm.cmd.ProcessState.ExitCode()
 }
 
+// exits waits for the end, which is with this exit code.
+func (tm *terminal) exits(code int) {
+	tm.t.Helper()
+	if got := tm.exit(); got != code {
+		tm.t.Errorf("exit code %d, want %d; on the screen is:\n%s", got, code, tm.screen)
+	}
+}
+
 // paste is text as a terminal sends it when it is pasted.
 func paste(lines ...string) string {
 	return "\x1b[200~" + strings.Join(lines, enter) + enter + "\x1b[201~" + enter
@@ -144,9 +152,7 @@ func TestChatOnATerminal(t *testing.T) {
 	}
 	tm.sees(prompt)
 	tm.press(ctrlD)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d after Ctrl-D, want 0", code)
-	}
+	tm.exits(0)
 	// One session throughout, and a turn id for each turn.
 	s.err.await(t, `(?s)(?:msg=turn.*){5}`)
 	sessions, turns := map[string]bool{}, map[string]bool{}
@@ -172,9 +178,7 @@ func TestChatImpatience(t *testing.T) {
 	tm.sees(`still here\r\n(?:\x1b\[\?2004[hl])*still here\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlC)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	tm.exits(0)
 }
 
 func TestChatIsLeft(t *testing.T) {
@@ -199,9 +203,7 @@ func TestChatIsLeft(t *testing.T) {
 			tm := onTerminal(t, []string{"NO_COLOR=1"}, "chat", s.base)
 			tm.sees(prompt)
 			tc.leave(tm)
-			if code := tm.exit(); code != 0 {
-				t.Errorf("exit code %d, want 0", code)
-			}
+			tm.exits(0)
 			if m := regexp.MustCompile(`\x1b\[[0-9;]*m`).FindString(tm.screen.String()); m != "" {
 				t.Errorf("a colour (%q) in spite of NO_COLOR", m)
 			}
@@ -216,9 +218,7 @@ func TestChatColours(t *testing.T) {
 	tm.sees(`\x1b\[2mSession`)
 	tm.sees(prompt) // before it, Ctrl-D is an empty line of the terminal's own
 	tm.press(ctrlD)
-	if code := tm.exit(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	tm.exits(0)
 }
 
 // TestChatOneTurnIsStopped: with --message there is nothing but the turn.
@@ -229,9 +229,7 @@ func TestChatOneTurnIsStopped(t *testing.T) {
 	tm.sees("begun")
 	tm.press(ctrlC)
 	tm.sees(`backline: stopped`)
-	if code := tm.exit(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
+	tm.exits(1)
 	s.err.await(t, `cause=host-gone`)
 }
 
