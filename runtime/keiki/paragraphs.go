@@ -345,11 +345,11 @@ func (s *splitter) mayOpen() bool {
 }
 
 // wordEnd finds where a word ends (w) and the next begins (x), as late as what is in front of e allows. If
-// there is but one word, both are in the middle of it. A rest that would begin with a fence, and a message
-// that would end with one, are avoided where there is another place.
+// there is but one word, both are in the middle of it. A rest that would begin with a fence, and a line of
+// code that would end as one, are avoided where there is another place.
 func (s *splitter) wordEnd(e, j int) (w, x int) {
-	from := 0
-	if s.fence.isOpen() {
+	from, fenced := 0, s.fence.isOpen()
+	if fenced {
 		from = s.code
 	}
 	w, x = s.solid, j
@@ -358,12 +358,14 @@ func (s *splitter) wordEnd(e, j int) (w, x int) {
 	}
 	if last, next := w, x; last > from {
 		for w > from {
-			if !marked(s.buf[x:]) && !opening(s.buf[s.line:w], 0).isOpen() {
+			if !marked(s.buf[x:]) && (!fenced || !s.closed(w)) {
 				return w, x
 			}
 			w, x = previousWord(s.buf, from, w)
 		}
-		return last, next
+		if !fenced || j > e {
+			return last, next
+		}
 	}
 	for w = e; w > from; {
 		if !marked(s.buf[w:]) {

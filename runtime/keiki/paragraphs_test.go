@@ -147,6 +147,10 @@ func TestSplitter(t *testing.T) {
 		{name: "an opening line of more than a quarter", text: "```" + long[:14] + "\n\na", want: []string{"```" + long[:14], "a"}},
 		{name: "no rest begins with a fence", text: long[:50] + " y ~~~ z " + long[:6], want: []string{long[:50] + " y ~~~ z", long[:6]}},
 		{name: "nor one between words", text: long[:53] + " yyyyyyyyy ``` zzz", want: []string{long[:53], "yyyyyyyyy ``` zzz"}},
+		{name: "unless there is no other place", text: strings.Repeat("~", 70), want: []string{strings.Repeat("~", 64), "~~~~~~"}},
+		{name: "words behind something like a fence", text: "~~~ aa " + long, want: []string{"~~~ aa", long}},
+		{name: "a line of code does not end as a fence", text: "```\n``` " + long + "\n```\n\nb", want: []string{"```\n``` " + long[:52] + "\n```", "```\n" + long[52:] + "\n```", "b"}},
+		{name: "what is left of a line opens nothing", text: long + strings.Repeat(" ", 258) + "```\na\n\nb", want: []string{long, "```\na", "b"}},
 		{name: "nor one within a word", text: long + "```zz", want: []string{long[:63], "x```zz"}},
 	} {
 		one := split(t, test.whole, 64, test.text, inOne)
@@ -169,6 +173,34 @@ func TestSplitterHollow(t *testing.T) {
 		got := texts(split(t, false, 64, "a\n```\n"+strings.Repeat(space, 1000)+"b\n```\n", inRandom(1)))
 		if len(got) != 2 || got[0] != "a" || !strings.HasPrefix(got[1], "```\n") || !strings.HasSuffix(got[1], "b\n```") {
 			t.Errorf("with %q: %q", space, got)
+		}
+	}
+}
+
+// TestSplitterFullFence: a message that is full does not take the opening line of a block along, whatever
+// white space follows it.
+func TestSplitterFullFence(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 2040)
+	for _, spaces := range []int{0, 1, 100, 255, 256, 257, 258, 300, 500} {
+		text := long + "\n```go" + strings.Repeat(" ", spaces) + "\na\n\nb\n```\n\nc"
+		want := []string{long, "```go" + strings.Repeat(" ", spaces) + "\na\n\nb\n```", "c"}
+		for how, next := range map[string]func(int) int{"one": inOne, "bytes": inBytes} {
+			if diff := cmp.Diff(want, texts(split(t, false, 2048, text, next))); diff != "" {
+				t.Errorf("%d spaces, in %s (-want +got):\n%s", spaces, how, diff)
+			}
+		}
+	}
+}
+
+// TestSplitterRestClosesNothing: marks at the end of a line of code are no fence, even where white space in
+// front of them was dropped.
+func TestSplitterRestClosesNothing(t *testing.T) {
+	t.Parallel()
+	for spaces := 250; spaces < 450; spaces++ {
+		got := texts(split(t, false, 64, "~~~\n"+strings.Repeat("x", 50)+strings.Repeat(" ", spaces)+"~~~\n\nb\n~~~\n\nc", inRandom(uint64(spaces))))
+		if last := got[len(got)-1]; last != "c" || !strings.HasPrefix(got[len(got)-2], "~~~\n") || !strings.HasSuffix(got[len(got)-2], "\nb\n~~~") {
+			t.Errorf("%d spaces: %q", spaces, got)
 		}
 	}
 }
@@ -226,7 +258,7 @@ func TestSplitterOffsets(t *testing.T) {
 	if err := s.finish(emit); err != nil {
 		t.Fatal(err)
 	}
-	feed("d")
+	feed("d\n\n```go\n" + strings.Repeat("\n", 70)) // more than fits, and nothing
 	if err := s.finish(emit); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +267,7 @@ func TestSplitterOffsets(t *testing.T) {
 	}
 	want := []cutting{
 		{"é", 5}, {"b", 10}, {"c", 24},
-		{"```\n" + strings.Repeat("y", 50) + "\n```", 80}, {"```\nzzzzzzzzzz", 91}, {"d", 92},
+		{"```\n" + strings.Repeat("y", 50) + "\n```", 80}, {"```\nzzzzzzzzzz", 91}, {"d", 92}, {"```go", 99},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -216,6 +216,7 @@ func TestFaultE3(t *testing.T) {
 		{"t with an underscore", "t=1_764547210,v1=%g", keiki.SignatureMalformed, keiki.SignatureMalformed},
 		{"t in other digits", "t=١٧٦٤٥٤٧٢١٠,v1=%g", keiki.SignatureMalformed, keiki.SignatureMalformed},
 		{"t beyond 64 bits", "t=18446744075474098826,v1=%g", keiki.SignatureMalformed, keiki.SignatureMalformed},
+		{"t at the end of 64 bits", "t=9223372036854775807,v1=%g", keiki.SignatureMalformed, keiki.SignatureMalformed},
 		{"t far ahead", "t=999999999999999999,v1=%g", keiki.SignatureExpired, keiki.SignatureExpired},
 		// What is signed is t as it stands there.
 		{"t with a zero in front", "t=0%t,v1=%g", keiki.SignatureMismatch, keiki.SignatureMismatch},
