@@ -12,41 +12,6 @@ import (
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
-// publicText is what the host is told of a turn that failed. It is the one place that decides which
-// texts leave the process: a sentence that an adapter wrote on purpose, or a general one of ours with
-// the correlation id that the log has too.
-func publicText(o *runtime.Outcome) string {
-	switch o.Cause {
-	case adapters.CauseTurnTimeout:
-		if o.Waited > 0 && o.History == 0 && o.Continuity == "" {
-			return fmt.Sprintf("The turn waited for another turn of its session until it passed the limit for a whole turn (turn timeout, %v).", o.Limit)
-		}
-		return fmt.Sprintf("The turn passed the limit for a whole turn (turn timeout, %v).", o.Limit)
-	case adapters.CauseFirstOutput:
-		return fmt.Sprintf("The agent wrote nothing within the limit for its first output (%v).", o.Limit)
-	case adapters.CauseIdle:
-		return fmt.Sprintf("The agent fell silent for longer than the limit between two outputs (idle, %v).", o.Limit)
-	case adapters.CauseSessionBusy:
-		return fmt.Sprintf("The session is busy: another turn of it ran for longer than this one may wait (%v). Try again.", o.Limit)
-	}
-	var public *adapters.PublicError
-	if errors.As(o.Err, &public) && public.Message != "" {
-		return public.Message
-	}
-	var unavailable *adapters.Unavailable
-	if errors.As(o.Err, &unavailable) {
-		if unavailable.Message != "" {
-			return unavailable.Message
-		}
-		return "The service behind the agent is unavailable (reference " + o.CorrelationID + ")."
-	}
-	var unsupported *adapters.UnsupportedError
-	if errors.As(o.Err, &unsupported) && unsupported != nil { // a text of ours, which helps whoever wrote the adapter
-		return "The agent needs what this protocol does not have: " + unsupported.Error() + "."
-	}
-	return "The agent failed (reference " + o.CorrelationID + ")."
-}
-
 // A refusal is a turn request that is declined before it becomes a turn.
 type refusal struct {
 	status     int

@@ -53,7 +53,7 @@ func (sink) End(dst []byte, o *runtime.Outcome) []byte {
 	case runtime.Cancelled:
 		return append(dst, cancelledLine...)
 	}
-	return appendError(dst, publicText(o))
+	return appendError(dst, o.PublicText())
 }
 
 func appendError(dst []byte, content string) []byte {

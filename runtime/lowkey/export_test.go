@@ -11,7 +11,7 @@ import (
 // What tests look at from inside: the texts that leave the process, and the history that a window
 // becomes.
 var (
-	PublicText   = publicText
+	PublicText   = (*runtime.Outcome).PublicText
 	Excerpt      = excerpt
 	AppendWindow = appendWindow
 	AcceptType   = acceptType
