@@ -161,7 +161,7 @@ func (h *Handler) verify(r *http.Request, body []byte) ([]secret.Text, *failure)
 			return nil, fail(http.StatusUnauthorized, "unknown_agent", "No signing secret is configured for this agent.")
 		}
 	}
-	err := Verify(r.Header.Get(SignatureHeader), body, secrets, h.conf.Now(), h.conf.Tolerance)
+	err := Verify(strings.Join(r.Header.Values(SignatureHeader), ","), body, secrets, h.conf.Now(), h.conf.Tolerance)
 	if err == nil {
 		return secrets, nil
 	}
@@ -186,7 +186,7 @@ func badRequest(err error) *failure {
 }
 
 func (h *Handler) turn(w http.ResponseWriter, r *http.Request, turn *wire.Turn, body []byte, secrets []secret.Text) *failure {
-	if f := h.run.checkLinks(turn.Links); f != nil {
+	if f := checkOrigins(turn.Links, h.run.pin); f != nil {
 		return f
 	}
 	creds := &credentials{token: secret.Text(r.Header.Get(TokenHeader))}
@@ -242,13 +242,17 @@ func accepted(turnID string, sequence int64, duplicate bool) []byte {
 }
 
 func (h *Handler) arrival(w http.ResponseWriter, a *wire.Arrival) *failure {
+	t := h.run.find(a.AgentID, a.TurnID)
 	if a.Links != (wire.Links{}) {
-		if f := h.run.checkLinks(a.Links); f != nil {
+		home := h.run.pin
+		if t != nil {
+			home, _ = parseOrigin(t.links.APIBase) // it was read when the turn came
+		}
+		if f := checkOrigins(a.Links, home); f != nil {
 			return f
 		}
 	}
 	notRunning := fail(http.StatusConflict, "turn_not_running", "This turn is not running here, so it takes no arrivals.")
-	t := h.run.find(a.AgentID, a.TurnID)
 	if t == nil || t.ended() != notEnded {
 		return notRunning
 	}
@@ -281,9 +285,9 @@ func (h *Handler) cancelled(w http.ResponseWriter, c *wire.Cancelled) *failure {
 	return nil
 }
 
-// checkLinks refuses a turn whose URLs would take a credential elsewhere.
-func (r *runner) checkLinks(l wire.Links) *failure {
-	err := checkLinks(l.APIBase, l.TurnURL, l.MCPURL, r.pin)
+// checkOrigins refuses URLs that would take a credential elsewhere than to home, where that is known.
+func checkOrigins(l wire.Links, home origin) *failure {
+	err := checkLinks(l.APIBase, l.TurnURL, l.MCPURL, home)
 	if err == nil {
 		return nil
 	}
