@@ -67,7 +67,7 @@ func ParseClaim(body []byte) (*Claim, error) {
 		{l.TurnURL == "", "/keiki/turnUrl", anID},
 	} {
 		if need.missing {
-			return nil, &Error{CodeInvalidRequest, pointer + need.name, "missing, expected " + need.want}
+			return nil, lacking(CodeInvalidRequest, pointer+need.name, need.want)
 		}
 	}
 	return &Claim{

@@ -25,8 +25,8 @@ const (
 	aSequence  = "an integer of at least 1 and of at most 9007199254740991"
 	theVersion = "the number 1"
 	theTypes   = `"keiki.turn", "keiki.turn.arrival" or "keiki.turn.cancelled"`
-	aChannel   = "a string or an object"
-	theContent = "a string or an array"
+	aChannel   = "a string, an object" // or null
+	theContent = "a string, an array"  // or null
 	orNull     = " or null"
 )
 
@@ -321,5 +321,7 @@ func (d *decoder) kind(only Kind) bool {
 			return ok
 		}
 	}
-	return d.wrong(at, `the string "`+string(only)+`"`)
+	return d.wrong(at, theKind(only))
 }
+
+func theKind(only Kind) string { return `the string "` + string(only) + `"` }

@@ -14,3 +14,5 @@
 // The contract is Keiki's page "External harness"; what it leaves open is settled in Backline's page
 // keiki.md.
 package keiki
+
+//go:generate go run github.com/backline-dev/backline/internal/schemagen/gen -keiki .

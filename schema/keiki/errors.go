@@ -2,6 +2,7 @@ package keiki
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/backline-dev/backline/schema"
 	"github.com/backline-dev/backline/schema/internal/scan"
@@ -38,6 +39,8 @@ type Error struct {
 	Pointer string
 	// Message says what was found there and what is expected, or why it is not JSON and where.
 	Message string
+
+	violation schema.Violation // which may quote a string
 }
 
 // Error is the place and the message.
@@ -48,15 +51,31 @@ func refuse(d *decoder) *Error {
 	if err := schema.Check(d.Doc, schema.DefaultDepth); err != nil {
 		e := err.(*schema.SyntaxError) //nolint:errorlint // Check's own
 		return &Error{CodeInvalidJSON, e.Pointer,
-			fmt.Sprintf("not JSON: %s (line %d, column %d, byte %d)", e.Message, e.Line, e.Column, e.Offset)}
+			fmt.Sprintf("not JSON: %s (line %d, column %d, byte %d)", e.Message, e.Line, e.Column, e.Offset), schema.Malformed(e)}
 	}
 	pointer, _, _ := scan.Where(d.Doc, d.at, scan.OK)
-	e := &Error{CodeInvalidRequest, pointer, "found " + found(d.Doc, d.at) + ", expected " + d.want}
 	if d.missing != "" {
-		e.Pointer += "/" + d.missing
-		e.Message = "missing, expected " + d.want
+		return lacking(CodeInvalidRequest, pointer+"/"+d.missing, d.want)
 	}
-	return e
+	return wrongValue(CodeInvalidRequest, pointer, d.Doc, d.at, d.want)
+}
+
+// lacking is the error of a field that is not there.
+func lacking(code Code, pointer, want string) *Error {
+	return &Error{code, pointer, "missing, expected " + want, schema.Violation{Pointer: pointer, Found: schema.Missing, Expected: want}}
+}
+
+// wrongValue is the error of the value at offset at of a well-formed text.
+func wrongValue(code Code, pointer string, doc []byte, at int, want string) *Error {
+	quoted := schema.Found(doc, at)
+	found := quoted
+	if doc[at] == '"' && code != CodeUnknownType {
+		found = "a string"
+		if doc[at+1] == '"' {
+			found = "an empty string"
+		}
+	}
+	return &Error{code, pointer, "found " + found + ", expected " + want, schema.Violation{Pointer: pointer, Found: quoted, Expected: want}}
 }
 
 // refuseRequest is refuse for a request, of which the type is told next, and then the version.
@@ -65,12 +84,11 @@ func refuseRequest(d *decoder, kind Kind) *Error {
 	if e.Code == CodeInvalidJSON {
 		return e
 	}
-	if kind == "" && d.want == theTypes {
-		e.Code = CodeUnknownType
-		if d.missing == "" {
-			e.Message = "found " + schema.Found(d.Doc, d.at) + ", expected " + d.want
+	if d.want == theTypes {
+		if d.missing != "" {
+			return lacking(CodeUnknownType, "/type", theTypes)
 		}
-		return e
+		return wrongValue(CodeUnknownType, "/type", d.Doc, d.at, theTypes)
 	}
 	c := scan.Cursor{Doc: d.Doc, At: scan.Space(d.Doc, 0)}
 	there := find(&c, "version")
@@ -78,30 +96,19 @@ func refuseRequest(d *decoder, kind Kind) *Error {
 	want := theVersion
 	switch {
 	case kind == "":
-		return e
+		return e // no object
 	case kind == KindCancelled:
 		if !there || c.Peek() == 'n' {
 			return e
 		}
 		want += orNull
 	case !there:
-		return &Error{CodeUnsupportedVersion, "/version", "missing, expected " + want}
+		return lacking(CodeUnsupportedVersion, "/version", want)
 	}
 	if v.version() {
 		return e
 	}
-	return &Error{CodeUnsupportedVersion, "/version", "found " + found(d.Doc, c.At) + ", expected " + want}
-}
-
-// found says what the value at offset i of a well-formed text is, without the words of a string.
-func found(doc []byte, i int) string {
-	if doc[i] != '"' {
-		return schema.Found(doc, i)
-	}
-	if doc[i+1] == '"' {
-		return "an empty string"
-	}
-	return "a string"
+	return wrongValue(CodeUnsupportedVersion, "/version", d.Doc, c.At, want)
 }
 
 // find goes to the value of a field of the object at the cursor's offset, and tells whether there is one
@@ -127,3 +134,56 @@ func find(c *scan.Cursor, name string) bool {
 		}
 	}
 }
+
+// explainLimit is the number of values that a body may have for the schema validator to see it. Each
+// wrong one costs the validator far more than it costs to send.
+const explainLimit = 5000
+
+// Explain lists all that is wrong with a body as a request of this kind, at most [schema.MaxViolations],
+// in the order of the body, by the published schema; nothing for one that [ParseRequest] reads as such.
+// It is slow, and a violation may quote some of the body: it is for tools, not for answers. Where a body
+// is malformed, or has more than 5,000 values, the first that is wrong is the only violation. It panics
+// for a kind that is none.
+func Explain(kind Kind, body []byte) []schema.Violation {
+	s := schemaOf(kind)
+	_, d, ok := read(kind, body)
+	if ok {
+		return nil
+	}
+	first := refuse(d)
+	if first.Code != CodeInvalidJSON && !tooMany(body) {
+		if list := s.Validate(body); len(list) > 0 {
+			return list
+		}
+	}
+	return []schema.Violation{first.violation}
+}
+
+// tooMany tells whether a well-formed body has more than explainLimit values.
+func tooMany(body []byte) bool {
+	s := scan.Get()
+	defer s.Put()
+	s.Value(body, 0, 0, schema.DefaultDepth)
+	return s.Values > explainLimit
+}
+
+// schemaOf returns the compiled schema of a kind of request.
+func schemaOf(kind Kind) *schema.Schema {
+	s, ok := compiled()[kind]
+	if !ok {
+		panic(fmt.Sprintf("keiki: %q is no kind of request", string(kind)))
+	}
+	return s
+}
+
+var compiled = sync.OnceValue(func() map[Kind]*schema.Schema {
+	all := map[Kind]*schema.Schema{}
+	for _, kind := range Kinds() {
+		s, err := schema.Compile(SchemaID(kind), Schema(kind))
+		if err != nil {
+			panic(err) // a mistake in this package, which its tests find
+		}
+		all[kind] = s
+	}
+	return all
+})

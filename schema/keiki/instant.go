@@ -18,7 +18,8 @@ const (
 	// lastInstant is the greatest number: the end of the year 9999 in milliseconds.
 	lastInstant = 253402300799999
 
-	anInstant = "a string that is a date and time as in RFC 3339 or a number of at least 0 and of at most 253402300799999"
+	// Or null, wherever there is one.
+	anInstant = "a string that is a date and time as in RFC 3339, a number of at least 0 and of at most 253402300799999"
 )
 
 // instant reads a time.

@@ -22,45 +22,47 @@ func ParseRequest(body []byte) (*Request, error) {
 			kind = Kind(s)
 		}
 	}
-	var r *Request
-	var d *decoder
-	var ok bool
 	switch kind {
-	case KindTurn:
-		x := &struct {
-			Request
-			turn Turn
-		}{}
-		r = &x.Request
-		*r = Request{Kind: KindTurn, Turn: &x.turn}
-		d, ok = whole(body, r.Turn, turnFields)
-	case KindArrival:
-		r = &Request{Kind: KindArrival, Arrival: &Arrival{}}
-		d, ok = whole(body, r.Arrival, arrivalFields)
-	case KindCancelled:
-		r = &Request{Kind: KindCancelled, Cancelled: &Cancelled{}}
-		d, ok = whole(body, r.Cancelled, cancelledFields)
+	case KindTurn, KindArrival, KindCancelled:
 	default:
-		kind = ""
-		d = &decoder{Cursor: c, at: c.At, want: theTypes}
+		d := &decoder{Cursor: c, at: c.At, want: theTypes}
 		switch {
 		case there:
 		case root < len(body) && body[root] == '{':
-			d.at, d.missing = root, "type"
+			d.missing = "type"
 		default:
 			d.at, d.want = root, anObject
 		}
+		return nil, refuseRequest(d, "")
 	}
+	r, d, ok := read(kind, body)
 	if !ok {
 		return nil, refuseRequest(d, kind)
 	}
 	return r, nil
 }
 
+// read reads a body as a request of this kind.
+func read(kind Kind, body []byte) (r *Request, d *decoder, ok bool) {
+	r = &Request{Kind: kind}
+	switch kind {
+	case KindTurn:
+		r.Turn = &Turn{}
+		d, ok = whole(body, r.Turn, turnFields)
+	case KindArrival:
+		r.Arrival = &Arrival{}
+		d, ok = whole(body, r.Arrival, arrivalFields)
+	case KindCancelled:
+		r.Cancelled = &Cancelled{}
+		d, ok = whole(body, r.Cancelled, cancelledFields)
+	}
+	return r, d, ok
+}
+
 // The fields of the objects that the platform sends.
 var (
 	turnFields = []field[Turn]{
-		{"type", required, theTypes, func(d *decoder, _ *Turn) bool { return d.kind(KindTurn) }},
+		{"type", required, theKind(KindTurn), func(d *decoder, _ *Turn) bool { return d.kind(KindTurn) }},
 		{"version", required, theVersion, func(d *decoder, _ *Turn) bool { return d.version() }},
 		{"turnId", required, anID, func(d *decoder, t *Turn) bool { return d.id(&t.TurnID) }},
 		{"agentId", required, anID, func(d *decoder, t *Turn) bool { return d.id(&t.AgentID) }},
@@ -77,7 +79,7 @@ var (
 		{"keiki", required, anObject, func(d *decoder, t *Turn) bool { return object(d, &t.Links, linkFields) }},
 	}
 	arrivalFields = []field[Arrival]{
-		{"type", required, theTypes, func(d *decoder, _ *Arrival) bool { return d.kind(KindArrival) }},
+		{"type", required, theKind(KindArrival), func(d *decoder, _ *Arrival) bool { return d.kind(KindArrival) }},
 		{"version", required, theVersion, func(d *decoder, _ *Arrival) bool { return d.version() }},
 		{"turnId", required, anID, func(d *decoder, a *Arrival) bool { return d.id(&a.TurnID) }},
 		{"agentId", required, anID, func(d *decoder, a *Arrival) bool { return d.id(&a.AgentID) }},
@@ -88,7 +90,7 @@ var (
 		{"messages", required, anArray, func(d *decoder, a *Arrival) bool { return d.messages(&a.Messages) }},
 	}
 	cancelledFields = []field[Cancelled]{
-		{"type", required, theTypes, func(d *decoder, _ *Cancelled) bool { return d.kind(KindCancelled) }},
+		{"type", required, theKind(KindCancelled), func(d *decoder, _ *Cancelled) bool { return d.kind(KindCancelled) }},
 		{"turnId", required, anID, func(d *decoder, c *Cancelled) bool { return d.id(&c.TurnID) }},
 		{"agentId", required, anID, func(d *decoder, c *Cancelled) bool { return d.id(&c.AgentID) }},
 		{"conversationId", optional, "", func(d *decoder, c *Cancelled) bool { return d.text(&c.ConversationID) }},

@@ -2,6 +2,7 @@
 //
 //	gen FILE            the schema of Lowkey's external turn protocol
 //	gen -external DIR   the schemas of agent.external-runtime, one file for each document
+//	gen -keiki DIR      the schemas of Keiki's requests, one file for each kind
 package main
 
 import (
@@ -18,9 +19,11 @@ func main() {
 	case len(args) == 1:
 		err = lowkey(args[0])
 	case len(args) == 2 && args[0] == "-external":
-		err = external(args[1])
+		err = several(args[1], schemagen.External)
+	case len(args) == 2 && args[0] == "-keiki":
+		err = several(args[1], schemagen.Keiki)
 	default:
-		fmt.Fprintln(os.Stderr, "usage: gen FILE | gen -external DIR")
+		fmt.Fprintln(os.Stderr, "usage: gen FILE | gen -external DIR | gen -keiki DIR")
 		os.Exit(2)
 	}
 	if err != nil {
@@ -37,8 +40,8 @@ func lowkey(file string) error {
 	return os.WriteFile(file, doc, 0o644)
 }
 
-func external(dir string) error {
-	files, err := schemagen.External()
+func several(dir string, generate func() (map[string][]byte, error)) error {
+	files, err := generate()
 	if err != nil {
 		return err
 	}

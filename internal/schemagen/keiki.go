@@ -1,0 +1,120 @@
+package schemagen
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/invopop/jsonschema"
+
+	wire "github.com/backline-dev/backline/schema/keiki"
+)
+
+// Keiki returns the schemas of the requests that Keiki signs, by the names of the files that they are
+// kept in.
+func Keiki() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, doc := range []struct {
+		kind        wire.Kind
+		value       any
+		title       string
+		description string
+	}{
+		{wire.KindTurn, wire.Turn{}, "Keiki Turn v1", "Keiki asks an agent to answer the messages of a conversation."},
+		{wire.KindArrival, wire.Arrival{}, "Keiki Turn Arrival v1", "Messages that came in while a turn runs."},
+		{wire.KindCancelled, wire.Cancelled{}, "Keiki Turn Cancelled v1", "A turn was cancelled."},
+	} {
+		r := &jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: true, ExpandedStruct: true}
+		d := &document{root: r.Reflect(doc.value)}
+		d.root.ID = jsonschema.ID(wire.SchemaID(doc.kind))
+		d.root.Title = doc.title
+		d.root.Description = doc.description + " Unknown fields are accepted; an optional field may be null."
+		d.finishKeiki(doc.kind)
+		if d.err != nil {
+			return nil, fmt.Errorf("%s: %w", doc.kind, d.err)
+		}
+		text, err := encode(d.root)
+		if err != nil {
+			return nil, err
+		}
+		files[wire.SchemaFile(doc.kind)] = text
+	}
+	return files, nil
+}
+
+// finishKeiki adds what the wire has and the Go types do not.
+func (d *document) finishKeiki(kind wire.Kind) {
+	all := append([]*jsonschema.Schema{d.root}, definitions(d.root)...)
+	for _, s := range all {
+		for pair := s.Properties.Oldest(); pair != nil; pair = pair.Next() {
+			if !slices.Contains(s.Required, pair.Key) {
+				orNull(pair.Value)
+			}
+		}
+	}
+
+	head := jsonschema.NewProperties()
+	head.Set("type", &jsonschema.Schema{Const: kind, Description: "What the request is."})
+	version := &jsonschema.Schema{Const: wire.Version}
+	d.root.Required = append([]string{"type"}, d.root.Required...)
+	if kind == wire.KindCancelled {
+		version = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{version, {Type: "null"}}}
+	} else {
+		d.root.Required = slices.Insert(d.root.Required, 1, "version")
+	}
+	version.Description = "The version of the contract."
+	head.Set("version", version)
+	for pair := d.root.Properties.Oldest(); pair != nil; pair = pair.Next() {
+		head.Set(pair.Key, pair.Value)
+	}
+	d.root.Properties = head
+
+	if kind == wire.KindCancelled {
+		return
+	}
+	flagged := orNull(&jsonschema.Schema{Type: "boolean", Description: "Whether the message was found suspicious. It is to be answered with care, and not refused."})
+	screening := orNull(&jsonschema.Schema{Type: "object", Properties: jsonschema.NewProperties(), Description: "What prompt guarding found."})
+	screening.Properties.Set("flagged", flagged)
+	d.definition("Message").Properties.Set("screening", screening)
+	if kind != wire.KindTurn {
+		return
+	}
+	types(d.property(d.root, "channel"), "string", "object", "null")
+	deadline := d.property(d.root, "deadline")
+	*deadline = jsonschema.Schema{Description: deadline.Description, AnyOf: []*jsonschema.Schema{
+		{Type: "string", Format: "date-time"},
+		{Type: "number", Minimum: "0", Maximum: "253402300799999"},
+		{Type: "null"},
+	}}
+	entry := d.definition("Entry").Properties
+	entry.Set("content", types(&jsonschema.Schema{Description: "What was said, where there is no text: a string, or parts of which some have a text."}, "string", "array", "null"))
+	for _, name := range []string{"createdAt", "timestamp", "time"} {
+		entry.Set(name, &jsonschema.Schema{Description: "When it was said, if it is a date and time or a number as in deadline."})
+	}
+}
+
+func definitions(root *jsonschema.Schema) []*jsonschema.Schema {
+	var list []*jsonschema.Schema
+	for _, s := range root.Definitions {
+		list = append(list, s)
+	}
+	return list
+}
+
+// orNull makes a schema of one type, or a reference, take null too.
+func orNull(s *jsonschema.Schema) *jsonschema.Schema {
+	switch {
+	case s.Ref != "":
+		s.AnyOf = []*jsonschema.Schema{{Ref: s.Ref}, {Type: "null"}}
+		s.Ref = ""
+	case s.Type != "":
+		types(s, s.Type, "null")
+	}
+	return s
+}
+
+// types makes a schema take values of these types.
+func types(s *jsonschema.Schema, list ...string) *jsonschema.Schema {
+	s.Type = ""
+	s.Extras = map[string]any{"type": list}
+	return s
+}
