@@ -41,6 +41,9 @@ func kindOf(names map[string]bool, says string) string {
 	if kind := guessExternal(names, says); kind != "" {
 		return kind
 	}
+	if kind := guessKeiki(names); kind != "" {
+		return kind
+	}
 	switch {
 	case has("sessionHandle turn transcriptWindow"):
 		return kindRequest

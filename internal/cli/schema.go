@@ -11,6 +11,7 @@ import (
 
 	"github.com/backline-dev/backline/manifest"
 	"github.com/backline-dev/backline/schema/external"
+	"github.com/backline-dev/backline/schema/keiki"
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -40,6 +41,12 @@ func publishedSchemas() []published {
 		list = append(list, published{
 			e.name, external.SchemaID(e.kind), e.about,
 			func() ([]byte, error) { return external.Schema(e.kind), nil },
+		})
+	}
+	for _, k := range keikiKinds {
+		list = append(list, published{
+			k.name, keiki.SchemaID(k.kind), k.about,
+			func() ([]byte, error) { return keiki.Schema(k.kind), nil },
 		})
 	}
 	return list
@@ -76,8 +83,8 @@ func (a *app) schemaCommand() *cobra.Command {
 		Short: "List or print the published JSON Schemas",
 		Long: `Schema lists the published JSON Schemas (draft 2020-12), one per line with the name first, or prints the
 one that is named. The names are those that validate --schema takes; the documents of
-agent.external-runtime are also known by their own (agent.external-runtime.binding.v1). A manifest has no
-schema: see manifest check.`,
+agent.external-runtime are also known by their own (agent.external-runtime.binding.v1), Keiki's requests by
+their types (keiki.turn). A manifest has no schema: see manifest check.`,
 		Example: `  # For a validator of another language.
   backline schema lowkey-request > external-turn-protocol.schema.json`,
 		Args: takes(0, 1, "one NAME"),
@@ -94,7 +101,8 @@ schema: see manifest check.`,
 			return nil
 		}
 		for _, p := range publishedSchemas() {
-			if e := externalNamed(args[0]); p.Name == args[0] || e != nil && e.name == p.Name {
+			e, k := externalNamed(args[0]), keikiNamed(args[0])
+			if p.Name == args[0] || e != nil && e.name == p.Name || k != nil && k.name == p.Name {
 				text, err := p.text()
 				if err == nil {
 					_, err = a.out.Write(text)

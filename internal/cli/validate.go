@@ -51,8 +51,8 @@ func (a *app) validateCommand() *cobra.Command {
 		Short: "Check a manifest, a turn request, a stream of events, or another document of a protocol",
 		Long: `Validate checks a document: a plugin manifest; a Lowkey turn request, or the NDJSON events of a Lowkey
 response, with their order; any document of agent.external-runtime, with the digests that it carries, or
-its events, with their order, numbers and digests, and with --profile its limits. It reads FILE, or
-standard input without one or with -.
+its events, with their order, numbers and digests, and with --profile its limits; a request that Keiki
+signs. It reads FILE, or standard input without one or with -.
 
 What the document is, is told from its content, or by --schema. Every violation is one line, with the
 line and column in the file (of a field that is missing, those of the object that lacks it), the JSON
@@ -75,6 +75,9 @@ code is 1 if there is a violation, and 2 if the document could not be read or to
 		kind := *name
 		if e := externalNamed(kind); e != nil {
 			kind = e.name
+		}
+		if k := keikiNamed(kind); k != nil {
+			kind = k.name
 		}
 		if kind != "" && !slices.Contains(kindNames(), kind) {
 			return usagef("--schema is %q, want %s", kind, alternatives(kindNames()))
@@ -127,6 +130,9 @@ func kindNames() []string {
 	for i := range externalKinds {
 		names = append(names, externalKinds[i].name)
 	}
+	for _, k := range keikiKinds {
+		names = append(names, k.name)
+	}
 	return names
 }
 
@@ -166,11 +172,13 @@ func (a *app) validate(in io.Reader, file, kind string, grammar *external.Gramma
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 		doc := []byte(text)
-		switch e := externalNamed(kind); {
+		switch e, k := externalNamed(kind), keikiNamed(kind); {
 		case kind == kindManifest:
 			v.checkManifest(doc)
 		case e != nil:
 			v.checkExternal(e.kind, doc)
+		case k != nil:
+			v.checkKeiki(k.kind, doc)
 		default:
 			v.checkRequest(doc)
 		}
