@@ -38,10 +38,14 @@ var directions = []struct {
 	{[]string{"runtime/ledger/ledgertest", "runtime/ledger/sqlite", "runtime/ledger/postgres"}, []string{"runtime/ledger"}},
 	{[]string{"runtime"}, []string{"adapters", "runtime/session", "runtime/ledger", "runtime/ndjson"}},
 
-	// The protocols; never one another, and each with its own wire types.
-	{[]string{"runtime/lowkey"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "adapters", "schema", "schema/lowkey"}},
-	{[]string{"runtime/external"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "adapters", "schema", "schema/external"}},
-	{[]string{"runtime/keiki"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "adapters", "schema", "schema/keiki"}},
+	// The protocols; never one another, and each with its own wire types. What they share of HTTP comes first.
+	{[]string{"runtime/internal/wirehttp"}, []string{"runtime/ndjson", "runtime/secret"}},
+	{[]string{"runtime/lowkey"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "runtime/internal/wirehttp",
+		"adapters", "schema", "schema/lowkey"}},
+	{[]string{"runtime/external"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "runtime/internal/wirehttp",
+		"adapters", "schema", "schema/external"}},
+	{[]string{"runtime/keiki"}, []string{"runtime", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret", "runtime/internal/wirehttp",
+		"adapters", "schema", "schema/keiki"}},
 
 	// What users import, and what they write. plugin serves the published schemas, hence the wire types.
 	{[]string{"plugin"}, []string{"runtime", "runtime/lowkey", "runtime/external", "runtime/keiki", "runtime/session", "runtime/ledger", "runtime/ndjson", "runtime/secret",

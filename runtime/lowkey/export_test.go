@@ -12,10 +12,7 @@ import (
 // becomes.
 var (
 	PublicText   = (*runtime.Outcome).PublicText
-	Excerpt      = excerpt
 	AppendWindow = appendWindow
-	AcceptType   = acceptType
-	Encoding     = encoding
 )
 
 // Sink is the protocol's.
@@ -24,14 +21,14 @@ var Sink runtime.Sink = sink{}
 // StartRefusal is what an engine's refusal becomes: status, reason, text and Retry-After.
 func StartRefusal(err error, turnID string) (status int, reason, text string, retryAfter int) {
 	f := startRefusal(err, turnID)
-	return f.status, f.reason, f.text, f.retryAfter
+	return f.Status, f.Reason, f.Text, f.RetryAfter
 }
 
 // ExplainBody is the text of the refusal of a body, empty for one that is fine.
 func ExplainBody(body []byte) string {
 	var q wire.Request
 	if err := wire.Parse(body, &q); err != nil {
-		return explain(err, body).text
+		return explain(err, body).Text
 	}
 	return ""
 }

@@ -118,22 +118,6 @@ func TestStartRefusals(t *testing.T) {
 	}
 }
 
-func TestExcerpt(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"":                         `""`,
-		"muse":                     `"muse"`,
-		"a\"b\n\x00\xff\u202e":     `"a\"b\n\x00\xff\u202e"`,
-		strings.Repeat("渐", 100):   `"` + strings.Repeat("渐", 100) + `"`,
-		strings.Repeat("渐", 101):   `"` + strings.Repeat("渐", 100) + `…"`,
-		strings.Repeat("x", 10000): `"` + strings.Repeat("x", 100) + `…"`,
-	} {
-		if got := lowkey.Excerpt(in); got != want {
-			t.Errorf("excerpt(%.20q) = %s, want %s", in, got, want)
-		}
-	}
-}
-
 // The history that a window becomes: oldest first, the newest that many, without the current message.
 func TestWindow(t *testing.T) {
 	t.Parallel()
@@ -215,43 +199,6 @@ func TestWindowsKeepNothing(t *testing.T) {
 	for i, got := range lowkey.Recycled(m) {
 		if got != (adapters.Message{}) {
 			t.Errorf("message %d is still %+v", i, got)
-		}
-	}
-}
-
-func TestMediaTypes(t *testing.T) {
-	t.Parallel()
-	for v, want := range map[string]bool{
-		"": true, "application/json": true, "Application/JSON": true, "application/json;charset=UTF-8": true,
-		`application/json; charset="utf-8"; x=y`: true, "application/problem+json": true, "text/x+json": true,
-		"application/vnd.a.b+JSON; v=1": true, "application/json;": true, " application/json ": true,
-		"text/plain": false, "application/jsonp": false, "application/x-www-form-urlencoded": false, "json": false,
-		"+json": false, "application/": false, "application/json, text/plain": false, "application/json; charset": false, "/": false,
-		"application/+": false, "multipart/form-data; boundary=x": false, "application/json+xml": false,
-	} {
-		if got := lowkey.AcceptType(http.Header{"Content-Type": {v}}); got != want {
-			t.Errorf("acceptType(%q) = %t, want %t", v, got, want)
-		}
-	}
-	if !lowkey.AcceptType(http.Header{}) {
-		t.Error("no Content-Type is refused")
-	}
-}
-
-func TestEncodings(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		values []string
-		gz, ok bool
-	}{
-		{nil, false, true}, {[]string{""}, false, true}, {[]string{"identity"}, false, true}, {[]string{"Identity"}, false, true},
-		{[]string{"gzip"}, true, true}, {[]string{"GZIP"}, true, true}, {[]string{" gzip "}, true, true},
-		{[]string{"br"}, false, false}, {[]string{"deflate"}, false, false}, {[]string{"gzip, gzip"}, false, false},
-		{[]string{"gzip", "gzip"}, false, false}, {[]string{"gzip, identity"}, false, false}, {[]string{"*"}, false, false},
-	} {
-		gz, ok := lowkey.Encoding(http.Header{"Content-Encoding": tc.values})
-		if ok != tc.ok || ok && gz != tc.gz {
-			t.Errorf("encoding(%q) = %t, %t, want %t, %t", tc.values, gz, ok, tc.gz, tc.ok)
 		}
 	}
 }

@@ -1,0 +1,9 @@
+package wirehttp
+
+// What tests look at from inside.
+var (
+	AcceptType = acceptType
+	Encoding   = encoding
+)
+
+const WritePiece = writePiece
