@@ -39,6 +39,9 @@ type Outcome struct {
 	// CorrelationID is in the log and may be told to the other side, so that a general sentence can be
 	// traced. Empty for completed turns.
 	CorrelationID string
+	// Reason is the protocol's own word for the end, set by its [Settler] and told by the log: a code, never
+	// content. Empty where it has none.
+	Reason string
 	// Limit is the limit of time that was passed, for the causes that are one.
 	Limit time.Duration
 	// Abandoned: the adapter ignored its end and was left behind.

@@ -11,6 +11,10 @@ func (s Stream) Stop(cause adapters.Cause) {
 	}
 }
 
+// Held tells whether the turn has its session, as it has from Start on where no other turn had it. One that
+// has to wait for it gets it before its adapter is called.
+func (s Stream) Held() bool { return s.run != nil && s.run.lease.Held() }
+
 // Discard takes back a Start whose stream was neither served nor run, as if it had never been: the
 // adapter is not called, hooks and log hear nothing. A protocol does this that had to start the turn
 // before it could know whether it may run. It takes the place of Serve or Run.

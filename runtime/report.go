@@ -49,6 +49,9 @@ func (r *Run) report(o *Outcome) {
 		slog.Int("history", o.History),
 		slog.String("continuity", string(o.Continuity)),
 	)
+	if o.Reason != "" {
+		attrs = append(attrs, slog.String("reason", o.Reason))
+	}
 	if o.Waited > 0 {
 		attrs = append(attrs, slog.Duration("waited", o.Waited))
 	}

@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"unsafe"
 
 	"github.com/backline-dev/backline/adapters"
@@ -159,7 +160,7 @@ func (w *writer) observe(ctx context.Context, ask func(context.Context) (adapter
 	defer cancel(nil)
 	defer context.AfterFunc(&r.ctx, func() { cancel(r.cause()) })()
 	o, err := ask(ctx)
-	if err != nil {
+	if err != nil && !errors.Is(err, adapters.ErrTurnOver) { // else it says more than the cause would
 		if cause := r.cause(); cause != "" {
 			err = &overError{cause}
 		}
