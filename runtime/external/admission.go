@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/backline-dev/backline/runtime/internal/wirehttp"
 	"github.com/backline-dev/backline/runtime/ledger"
 	wire "github.com/backline-dev/backline/schema/external"
 )
@@ -190,7 +191,7 @@ func (h *Handler) putAdmission(kind ledger.Kind) endpoint {
 	return func(w http.ResponseWriter, r *http.Request) *problem {
 		ref, p := refOf(r)
 		if p != nil {
-			return p
+			return unread(r, p)
 		}
 		doc, p := h.readBody(w, r)
 		if p != nil {
@@ -203,7 +204,7 @@ func (h *Handler) putAdmission(kind ledger.Kind) endpoint {
 		case err != nil:
 			return malformed(err, documentOf(kind), doc)
 		case a.Ref != ref:
-			return problemf(http.StatusBadRequest, "ref", "The path names %s and the document %s.", excerpt(ref), excerpt(a.Ref))
+			return problemf(http.StatusBadRequest, "ref", "The path names %s and the document %s.", wirehttp.Excerpt(ref), wirehttp.Excerpt(a.Ref))
 		}
 		known, change, err := h.store.Admit(r.Context(), a, time.Now())
 		if err != nil {
@@ -257,7 +258,7 @@ func (h *Handler) deleteAdmission(kind ledger.Kind) endpoint {
 }
 
 func unknownAdmission(kind ledger.Kind, ref string) *problem {
-	return problemf(http.StatusNotFound, "unknown", "No %s %s was admitted.", kind, excerpt(ref))
+	return problemf(http.StatusNotFound, "unknown", "No %s %s was admitted.", kind, wirehttp.Excerpt(ref))
 }
 
 func documentOf(kind ledger.Kind) wire.Document {
@@ -302,9 +303,6 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // the host is told, or it is gone
+	w.Header().Set("Content-Type", "application/json")
+	wirehttp.Answer(w, status, b.Bytes())
 }

@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/internal/wirehttp"
 	"github.com/backline-dev/backline/runtime/ledger"
 	"github.com/backline-dev/backline/schema"
 	wire "github.com/backline-dev/backline/schema/external"
@@ -18,17 +17,12 @@ import (
 
 // A problem is an answer that is no turn: a document as in RFC 9457.
 type problem struct {
-	status     int
-	reason     string // a short fixed word, for hooks and logs
-	detail     string // for the host
+	wirehttp.Refusal
 	violations []schema.Violation
-	retryAfter int    // seconds; 0 for none
-	allow      string // the methods that a path answers
-	closing    bool   // the connection is of no use any more
 }
 
 func problemf(status int, reason, format string, args ...any) *problem {
-	return &problem{status: status, reason: reason, detail: fmt.Sprintf(format, args...)}
+	return &problem{Refusal: *wirehttp.Refuse(status, reason, format, args...)}
 }
 
 // problemType is the media type of RFC 9457.
@@ -49,7 +43,7 @@ type violationDocument struct {
 }
 
 func (p *problem) write(w http.ResponseWriter) {
-	d := problemDocument{Type: "about:blank", Title: http.StatusText(p.status), Status: p.status, Detail: p.detail}
+	d := problemDocument{Type: "about:blank", Title: http.StatusText(p.Status), Status: p.Status, Detail: p.Text}
 	for _, v := range p.violations {
 		d.Violations = append(d.Violations, violationDocument(v))
 	}
@@ -57,43 +51,15 @@ func (p *problem) write(w http.ResponseWriter) {
 	if err != nil {
 		body = []byte("{}") // strings and numbers do not fail
 	}
-	h := w.Header()
-	h.Set("Content-Type", problemType)
-	h.Set("Cache-Control", "no-store")
-	if p.status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", `Bearer realm="backline"`)
-	}
-	if p.allow != "" {
-		h.Set("Allow", p.allow)
-	}
-	if p.retryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
-	}
-	if p.closing {
-		h.Set("Connection", "close")
-	}
-	h.Set("Content-Length", strconv.Itoa(len(body)+1))
-	w.WriteHeader(p.status)
-	_, _ = w.Write(append(body, '\n')) // the host is told, or it is gone
+	w.Header().Set("Content-Type", problemType)
+	p.Write(w, append(body, '\n'))
 }
 
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	ctx := r.Context()
-	h.engine.Refuse(ctx, adapters.ExternalRuntime, p.reason)
-	h.log.DebugContext(ctx, "request refused", "protocol", string(adapters.ExternalRuntime), "status", p.status, "reason", p.reason)
+	h.engine.Refuse(ctx, adapters.ExternalRuntime, p.Reason)
+	h.log.DebugContext(ctx, "request refused", "protocol", string(adapters.ExternalRuntime), "status", p.Status, "reason", p.Reason)
 	p.write(w)
-}
-
-// excerpt quotes a piece of input for a text, cut to 100 characters.
-func excerpt(s string) string {
-	n := 0
-	for i := range s {
-		if n == 100 {
-			return strconv.Quote(s[:i] + "…")
-		}
-		n++
-	}
-	return strconv.Quote(s)
 }
 
 // malformed says what is wrong with a document.
@@ -121,13 +87,13 @@ func startProblem(err error) *problem {
 	switch {
 	case errors.Is(err, runtime.ErrDraining):
 		p = problemf(http.StatusServiceUnavailable, "draining", "The server is shutting down: send the request again in a moment.")
-		p.retryAfter = 5
+		p.RetryAfter = 5
 	case errors.Is(err, runtime.ErrSessionBusy):
 		p = problemf(http.StatusServiceUnavailable, "busy", "Another turn of this binding is running: send the request again when it has ended.")
-		p.retryAfter = 1
+		p.RetryAfter = 1
 	case errors.Is(err, runtime.ErrAtCapacity):
 		p = problemf(http.StatusServiceUnavailable, "capacity", "The server runs as many turns as it may: send the request again in a moment.")
-		p.retryAfter = 1
+		p.RetryAfter = 1
 	default:
 		p = problemf(http.StatusInternalServerError, "internal", "The server could not start the turn.")
 	}
@@ -148,6 +114,6 @@ func (h *Handler) storeProblem(ctx context.Context, doing string, err error) *pr
 		h.log.ErrorContext(ctx, "the ledger failed", slog.String("doing", doing), slog.String("error", err.Error()))
 	}
 	p := problemf(http.StatusServiceUnavailable, "ledger", "The server's ledger does not answer: send the request again in a moment.")
-	p.retryAfter = 1
+	p.RetryAfter = 1
 	return p
 }

@@ -2,8 +2,6 @@ package external
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/internal/wirehttp"
 	"github.com/backline-dev/backline/runtime/ledger"
 	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/external"
@@ -61,13 +60,13 @@ type Handler struct {
 	conf     Config
 	engine   *runtime.Engine
 	store    ledger.Store
-	tokens   [][sha256.Size]byte
-	operator *[sha256.Size]byte
+	tokens   wirehttp.Tokens
+	operator wirehttp.Tokens
+	body     wirehttp.Body
+	streams  wirehttp.Streams
 	log      *slog.Logger
 	router   *mux.Router
-
-	admitted  admitted
-	warnFlush sync.Once
+	admitted admitted
 
 	mu       sync.Mutex
 	live     map[wire.TurnRef]*turn
@@ -77,11 +76,7 @@ type Handler struct {
 
 var _ http.Handler = (*Handler)(nil)
 
-const (
-	defaultMaxBody     = 8 << 20
-	defaultBodyTimeout = 30 * time.Second
-	defaultRetention   = 24 * time.Hour
-)
+const defaultRetention = 24 * time.Hour
 
 // New returns a handler, or an error that names every wrong field of conf. Call [Handler.Recover] before
 // it serves.
@@ -105,6 +100,7 @@ func New(conf Config) (*Handler, error) {
 	h := &Handler{
 		engine: conf.Engine,
 		store:  conf.Store,
+		body:   wirehttp.Body{MaxBytes: conf.MaxBody, Timeout: conf.BodyTimeout}.WithDefaults(),
 		log:    conf.Logger,
 		live:   map[wire.TurnRef]*turn{},
 	}
@@ -112,27 +108,16 @@ func New(conf Config) (*Handler, error) {
 		if name == "" || t == "" {
 			wrong("token %.80q needs a name and a value", name)
 		}
-		h.tokens = append(h.tokens, sha256.Sum256([]byte(t.Reveal())))
+		h.tokens.Add(name, t)
 	}
 	if conf.OperatorToken != "" {
-		sum := sha256.Sum256([]byte(conf.OperatorToken.Reveal()))
-		h.operator = &sum
-		for _, t := range h.tokens {
-			if t == sum {
-				wrong("OperatorToken is also a host's token")
-			}
+		h.operator.Add("operator", conf.OperatorToken)
+		if h.tokens.Knows(conf.OperatorToken) {
+			wrong("OperatorToken is also a host's token")
 		}
 	}
 	if conf.Epoch != "" && !wire.ValidRef(conf.Epoch) {
 		wrong("Epoch %.80q is no ref: want 1 to 512 characters without white space", conf.Epoch)
-	}
-	if conf.MaxBody == 0 {
-		conf.MaxBody = defaultMaxBody
-	} else if conf.MaxBody < 0 {
-		conf.MaxBody = 1<<63 - 2
-	}
-	if conf.BodyTimeout == 0 {
-		conf.BodyTimeout = defaultBodyTimeout
 	}
 	if conf.ProductRetention == 0 {
 		conf.ProductRetention = defaultRetention
@@ -143,6 +128,10 @@ func New(conf Config) (*Handler, error) {
 	if h.log == nil {
 		h.log = slog.Default()
 	}
+	h.streams.Logger = h.log
+	if conf.Engine != nil {
+		h.streams.WriteTimeout = conf.Engine.Config().Stream.WriteTimeout
+	}
 	conf.Tokens, conf.OperatorToken = nil, "" // their digests are all that is needed
 	h.conf = conf
 	h.router = h.routes()
@@ -151,32 +140,56 @@ func New(conf Config) (*Handler, error) {
 
 func (h *Handler) routes() *mux.Router {
 	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
-	host := func(f endpoint) endpoint { return h.guarded(f) }
-	r.Handle("/external-runtime/turns", h.methods(map[string]endpoint{"POST": host(h.postTurn)}))
-	r.Handle("/external-runtime/turns/{ref}", h.methods(map[string]endpoint{"GET": host(h.getTurn)}))
-	r.Handle("/external-runtime/turns/{ref}/cancel", h.methods(map[string]endpoint{"POST": host(h.cancelTurn)}))
-	r.Handle("/external-runtime/products/{ref}", h.methods(map[string]endpoint{"GET": host(h.getProduct)}))
-	r.Handle("/external-runtime/bindings/{ref}/session", h.methods(map[string]endpoint{"DELETE": host(h.closeSession)}))
-	if h.operator != nil {
+	// A way of taking a token, and what takes a request then.
+	type guard func(endpoint) endpoint
+	route := func(path string, g guard, by map[string]endpoint) {
+		for m, f := range by {
+			by[m] = g(f)
+		}
+		r.Handle("/external-runtime/"+path, h.methods(by))
+	}
+	route("turns", h.guarded, map[string]endpoint{"POST": h.postTurn})
+	route("turns/{ref}", h.guarded, map[string]endpoint{"GET": bodiless(h.getTurn)})
+	route("turns/{ref}/cancel", h.guarded, map[string]endpoint{"POST": bodiless(h.cancelTurn)})
+	route("products/{ref}", h.guarded, map[string]endpoint{"GET": bodiless(h.getProduct)})
+	route("bindings/{ref}/session", h.guarded, map[string]endpoint{"DELETE": bodiless(h.closeSession)})
+	if h.operator.Any() {
 		for _, kind := range ledger.Kinds() {
-			r.Handle("/external-runtime/"+string(kind)+"s/{ref}", h.methods(map[string]endpoint{
-				"GET":    h.operated(h.getAdmission(kind)),
-				"PUT":    h.operated(h.putAdmission(kind)),
-				"DELETE": h.operated(h.deleteAdmission(kind)),
-			}))
+			route(string(kind)+"s/{ref}", h.operated, map[string]endpoint{
+				"GET":    bodiless(h.getAdmission(kind)),
+				"PUT":    h.putAdmission(kind),
+				"DELETE": bodiless(h.deleteAdmission(kind)),
+			})
 		}
 	}
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.refuse(w, r, problemf(http.StatusNotFound, "not-found", "There is nothing at this path."))
+		h.refuse(w, r, unread(r, problemf(http.StatusNotFound, "not-found", "There is nothing at this path.")))
 	})
 	return r
 }
 
 // ServeHTTP serves all endpoints. It never redirects.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.router.ServeHTTP(w, r) }
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.body.Bound(w, r)
+	h.router.ServeHTTP(w, r)
+}
 
 // An endpoint answers a request, or returns the problem that is to be its answer.
 type endpoint func(w http.ResponseWriter, r *http.Request) *problem
+
+// bodiless is an endpoint whose requests need no body.
+func bodiless(f endpoint) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) *problem {
+		wirehttp.Unwanted(w, r)
+		return f(w, r)
+	}
+}
+
+// unread is a problem that was found before the request's body was read.
+func unread(r *http.Request, p *problem) *problem {
+	p.Unread(r)
+	return p
+}
 
 func (h *Handler) methods(by map[string]endpoint) http.Handler {
 	var allow []string
@@ -188,8 +201,8 @@ func (h *Handler) methods(by map[string]endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f := by[r.Method]
 		if f == nil {
-			p := problemf(http.StatusMethodNotAllowed, "method", "This path answers %s, not %s.", strings.Join(allow, ", "), excerpt(r.Method))
-			p.allow = strings.Join(allow, ", ")
+			p := unread(r, problemf(http.StatusMethodNotAllowed, "method", "This path answers %s, not %s.", strings.Join(allow, ", "), wirehttp.Excerpt(r.Method)))
+			p.Allow = strings.Join(allow, ", ")
 			h.refuse(w, r, p)
 			return
 		}
@@ -200,43 +213,31 @@ func (h *Handler) methods(by map[string]endpoint) http.Handler {
 }
 
 // guarded asks for a host's token, where there are any.
-func (h *Handler) guarded(f endpoint) endpoint {
-	return func(w http.ResponseWriter, r *http.Request) *problem {
-		if len(h.tokens) > 0 && !bearer(r.Header, h.tokens) {
-			return unauthenticated(r)
-		}
-		return f(w, r)
-	}
-}
+func (h *Handler) guarded(f endpoint) endpoint { return asking(&h.tokens, f) }
 
 // operated asks for the operator's token.
-func (h *Handler) operated(f endpoint) endpoint {
+func (h *Handler) operated(f endpoint) endpoint { return asking(&h.operator, f) }
+
+func asking(tokens *wirehttp.Tokens, f endpoint) endpoint {
 	return func(w http.ResponseWriter, r *http.Request) *problem {
-		if !bearer(r.Header, [][sha256.Size]byte{*h.operator}) {
-			return unauthenticated(r)
+		if _, ok := tokens.Find(r.Header); tokens.Any() && !ok {
+			return unread(r, problemf(http.StatusUnauthorized, "unauthenticated", "This endpoint asks for a bearer token: send the header Authorization with one that it knows."))
 		}
 		return f(w, r)
 	}
 }
 
-func unauthenticated(r *http.Request) *problem {
-	p := problemf(http.StatusUnauthorized, "unauthenticated", "This endpoint asks for a bearer token: send the header Authorization with one that it knows.")
-	p.closing = r.ContentLength != 0
-	return p
-}
-
-// bearer tells whether the request has one of the tokens. All are compared, in constant time.
-func bearer(header http.Header, tokens [][sha256.Size]byte) bool {
-	scheme, value, _ := strings.Cut(header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return false
+// readBody reads a request's whole body. One that is too large is 400 here (external-runtime.md, Settled
+// readings).
+func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
+	body, f := h.body.Read(w, r)
+	if f == nil {
+		return body, nil
 	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(value)))
-	found := 0
-	for i := range tokens {
-		found |= subtle.ConstantTimeCompare(sum[:], tokens[i][:])
+	if f.Status == http.StatusRequestEntityTooLarge {
+		f.Status = http.StatusBadRequest
 	}
-	return found == 1
+	return nil, &problem{Refusal: *f}
 }
 
 // refOf is the ref in a request's path, which is percent-encoded there.

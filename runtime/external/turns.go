@@ -10,8 +10,8 @@ import (
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/internal/wirehttp"
 	"github.com/backline-dev/backline/runtime/ledger"
-	"github.com/backline-dev/backline/runtime/ndjson"
 	wire "github.com/backline-dev/backline/schema/external"
 )
 
@@ -49,7 +49,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, q *request) (ag
 				return false, conflict("idempotency key")
 			}
 			h.engine.Refuse(ctx, adapters.ExternalRuntime, "joined")
-			return false, h.follow(w, r, t, part)
+			return false, h.follow(w, r, t, part, true)
 		}
 	}
 	// Not a request of a live turn: what does the ledger know?
@@ -150,7 +150,7 @@ func (h *Handler) remove(t *turn) {
 
 func elsewhere() *problem {
 	p := problemf(http.StatusServiceUnavailable, "elsewhere", "The request is being run by another process, or its end was not seen and is found out when the server starts again.")
-	p.retryAfter = 5
+	p.RetryAfter = 5
 	return p
 }
 
@@ -179,7 +179,7 @@ func (h *Handler) start(w http.ResponseWriter, r *http.Request, q *request, g *g
 	close(t.ready)
 	stopPoint("dispatched")
 	h.tasks.Go(t.stream.Run)
-	return false, h.follow(w, r, t, part)
+	return false, h.follow(w, r, t, part, false)
 }
 
 // proceed answers what a suspended turn awaits.
@@ -193,19 +193,27 @@ func (h *Handler) proceed(w http.ResponseWriter, r *http.Request, q *request, t 
 	case err != nil:
 		return false, h.storeProblem(ctx, "continue", err)
 	}
-	return false, h.follow(w, r, t, part)
+	return false, h.follow(w, r, t, part, false)
 }
 
-// follow lets a host have a part of a live turn.
-func (h *Handler) follow(w http.ResponseWriter, r *http.Request, t *turn, p *part) *problem {
+// contentType is that of streams, shared by all of them.
+var contentType = []string{"application/x-ndjson"}
+
+// follow lets a host have a part of a live turn. again: it joins an earlier request, so that there may be
+// much to send at once.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, t *turn, p *part, again bool) *problem {
 	ctx := r.Context()
-	streamHeader(w.Header())
-	c := h.newConn(w, r)
-	err := t.stream.Follow(ctx, c, p.index)
-	if c.crashed {
-		panic(http.ErrAbortHandler) // a stream without its end must not look like one that has it
+	wirehttp.StreamHeader(w.Header(), contentType)
+	c := h.streams.Open(w, r)
+	defer c.Close()
+	if again {
+		c.HeaderFirst()
 	}
-	if (errors.Is(err, runtime.ErrOutgrown) || errors.Is(err, runtime.ErrNoPart)) && !c.began {
+	err := t.stream.Follow(ctx, c, p.index)
+	if c.Crashed() {
+		panic(http.ErrAbortHandler)
+	}
+	if (errors.Is(err, runtime.ErrOutgrown) || errors.Is(err, runtime.ErrNoPart)) && !c.Began() {
 		// The log no longer has the beginning. The ledger has it all once the part has ended.
 		select {
 		case <-p.ended:
@@ -222,7 +230,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, t *turn, p *par
 		return h.replay(w, r, &row)
 	}
 	if err == nil && t.lost.Load() {
-		if c.began {
+		if c.Began() {
 			panic(http.ErrAbortHandler)
 		}
 		return elsewhere()
@@ -239,12 +247,14 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request, row *ledger.Par
 	case row.Keeping != ledger.Kept || expired(row.Expires, time.Now()):
 		return problemf(http.StatusGone, "swept", "The stream's retention time is over. The outcome can be read at the turn.")
 	}
-	streamHeader(w.Header())
+	wirehttp.StreamHeader(w.Header(), contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(row.Lines)))
-	rc := http.NewResponseController(w)
-	_ = rc.SetWriteDeadline(time.Now().Add(30 * time.Second)) // without it the server's own holds
-	_, _ = w.Write(row.Lines)                                 // the host has it, or it is gone
-	_ = rc.SetWriteDeadline(time.Time{})
+	c := h.streams.Open(w, r)
+	defer c.Close()
+	_, _ = c.Write(row.Lines) // the host has it, or it is gone
+	if c.Crashed() {
+		panic(http.ErrAbortHandler)
+	}
 	return nil
 }
 
@@ -322,7 +332,7 @@ type turnDocument struct {
 }
 
 func unknownTurn(ref string) *problem {
-	return problemf(http.StatusNotFound, "unknown", "No turn %s is known.", excerpt(ref))
+	return problemf(http.StatusNotFound, "unknown", "No turn %s is known.", wirehttp.Excerpt(ref))
 }
 
 // promptly is how long a host waits to hear that an adapter took its cancellation well.
@@ -372,7 +382,7 @@ func (h *Handler) getProduct(w http.ResponseWriter, r *http.Request) *problem {
 	row, err := h.store.Product(r.Context(), ledger.ProductRef(ref))
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
-		return problemf(http.StatusNotFound, "unknown", "No product %s is known.", excerpt(ref))
+		return problemf(http.StatusNotFound, "unknown", "No product %s is known.", wirehttp.Excerpt(ref))
 	case err != nil:
 		return h.storeProblem(r.Context(), "read", err)
 	case row.Keeping != ledger.Kept || expired(row.Expires, time.Now()):
@@ -384,5 +394,3 @@ func (h *Handler) getProduct(w http.ResponseWriter, r *http.Request) *problem {
 	}{row.Document, string(row.Content)})
 	return nil
 }
-
-var _ ndjson.Conn = (*conn)(nil)
