@@ -68,6 +68,10 @@ type Handler struct {
 	router   *mux.Router
 	admitted admitted
 
+	// hurry is done when a drain has no more time.
+	hurry   context.Context
+	hurryUp context.CancelFunc
+
 	mu       sync.Mutex
 	live     map[wire.TurnRef]*turn
 	draining bool
@@ -128,6 +132,7 @@ func New(conf Config) (*Handler, error) {
 	if h.log == nil {
 		h.log = slog.Default()
 	}
+	h.hurry, h.hurryUp = context.WithCancel(context.Background())
 	h.streams.Logger = h.log
 	if conf.Engine != nil {
 		h.streams.WriteTimeout = conf.Engine.Config().Stream.WriteTimeout
@@ -258,9 +263,10 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Drain refuses new turns from now on, ends those that await an observation as cancelled, and drains the
-// engine: running turns go on until ctx is done, and are cancelled then. The error is that of
-// [runtime.Engine.Drain].
+// engine: running turns go on until ctx is done, and are cancelled then. So long an outcome may wait for a
+// ledger that does not take it. The error is that of [runtime.Engine.Drain].
 func (h *Handler) Drain(ctx context.Context) error {
+	context.AfterFunc(ctx, h.hurryUp)
 	h.mu.Lock()
 	h.draining = true
 	turns := make([]*turn, 0, len(h.live))

@@ -126,7 +126,7 @@ func (v *values) saved() {
 	v.mu.Unlock()
 }
 
-// openSession gives the turn what is remembered of its session, once the turns before it are over.
+// openSession gives a turn that was dispatched at once what is remembered of its session.
 func (t *turn) openSession(ctx context.Context) error {
 	s, err := t.h.store.Session(ctx, ledger.BindingRef(t.binding.BindingRef))
 	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
@@ -134,12 +134,31 @@ func (t *turn) openSession(ctx context.Context) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.session = s
 	if !s.Open || s.Fence != t.fence {
-		t.detached = true // closed meanwhile, or opened anew for another fence
+		t.detached = true // closed meanwhile
 		return nil
 	}
+	t.session = s
 	return t.values.load(s.Values)
+}
+
+// takeSession is the binding's session, for a turn whose turn it is to have it: opened, where it is not. same
+// tells that it was there.
+func (t *turn) takeSession(ctx context.Context) (s ledger.Session, same bool, err error) {
+	ref := ledger.BindingRef(t.binding.BindingRef)
+	for {
+		s, err = t.h.store.Session(ctx, ref)
+		switch {
+		case err != nil && !errors.Is(err, ledger.ErrNotFound):
+			return s, false, err
+		case s.Open && s.Fence == t.fence:
+			return s, true, nil
+		}
+		s, err = t.h.store.PutSession(ctx, ledger.Session{Binding: ref, Version: s.Version, Fence: t.fence, Open: true}, time.Now())
+		if !errors.Is(err, ledger.ErrConflict) { // else a host has just closed it
+			return s, false, err
+		}
+	}
 }
 
 // changedSession is the session as this turn leaves it, nil where that changes nothing. Called with t.mu
@@ -168,6 +187,7 @@ func (h *Handler) closeSession(w http.ResponseWriter, r *http.Request) *problem 
 		}{word})
 		return nil
 	}
+	var closed int64 // the version that the closing made
 	for {
 		s, err := h.store.Session(ctx, ledger.BindingRef(ref))
 		switch {
@@ -179,7 +199,8 @@ func (h *Handler) closeSession(w http.ResponseWriter, r *http.Request) *problem 
 			return answer(http.StatusOK, "unknown")
 		}
 		s.Open, s.Values = false, nil
-		if _, err := h.store.PutSession(ctx, s, time.Now()); err == nil {
+		if s, err = h.store.PutSession(ctx, s, time.Now()); err == nil {
+			closed = s.Version
 			break
 		} else if !errors.Is(err, ledger.ErrConflict) {
 			return h.storeProblem(ctx, "close", err)
@@ -199,7 +220,8 @@ func (h *Handler) closeSession(w http.ResponseWriter, r *http.Request) *problem 
 		if !t.admitted {
 			continue
 		}
-		if !t.sessionClosed() || !t.wait(ctx, promptly) {
+		concerned, ending := t.sessionClosed(closed)
+		if concerned && (!ending || !t.wait(ctx, promptly)) {
 			word = "pending"
 		}
 	}

@@ -176,34 +176,36 @@ func retryability(status wire.Status, reason wire.ReasonCode, o *runtime.Outcome
 // both before the last line leaves.
 func (t *turn) Settle(o *runtime.Outcome) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.over = true
+	t.over = true // from here on nobody else changes the turn in the ledger
+	if t.timer != nil {
+		t.timer.Stop()
+	}
 	var s ledger.Settlement
 	var outcome wire.Outcome
 	_ = t.stream.Output().Append(func(dst []byte) []byte {
 		s, outcome = t.conclude(o)
 		return dst
 	})
-	switch outcome.Status {
-	case wire.StatusCompleted:
-	case wire.StatusCancelled:
-		o.Status = runtime.Cancelled
-	default:
-		if o.Status = runtime.Failed; o.Cause == adapters.CauseCompleted {
-			o.Cause = adapters.CauseAdapter
-		}
-	}
+	t.report(o, &outcome)
 	s.Turn, s.Version, s.At = ledger.TurnRef(t.ref), t.version, time.Now()
 	if t.running != nil {
 		s.Key = t.running.key
 	}
-	s.Session = t.changedSession(true)
+	if !t.waits {
+		s.Session = t.changedSession(true)
+	}
+	t.mu.Unlock()
+
+	// Not under the lock: it may take as long as the ledger is out of order, and the turn is looked at
+	// meanwhile.
+	t.settling.Store(true)
 	stopPoint("settling")
 	if err := t.commit(&s); err != nil {
 		t.h.log.Error("a turn's outcome could not be committed", "turn", string(t.ref), "reason", string(outcome.ReasonCode), "error", err.Error())
 		t.lost.Store(true)
 		t.out.final = nil
 	} else {
+		t.status = outcome.Status
 		level := slog.LevelDebug
 		if outcome.Status != wire.StatusCompleted {
 			level = slog.LevelInfo
@@ -221,34 +223,98 @@ func (t *turn) Settle(o *runtime.Outcome) {
 	close(t.done)
 }
 
-// commit tries again while the ledger is only out of breath. What is committed twice is refused by it.
-func (t *turn) commit(s *ledger.Settlement) error {
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
-	defer cancel()
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		_, err := t.h.store.Settle(ctx, *s)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, ledger.ErrConflict) && s.Session != nil: // the session is another's by now
-			s.Session = nil
-			continue
-		case errors.Is(err, ledger.ErrTooLarge) && s.Session != nil:
-			t.h.log.Error("a session's values are too large to be kept", "turn", string(t.ref), "error", err.Error())
-			s.Session = nil
-			continue
-		case errors.Is(err, ledger.ErrTooLarge) && s.Key != "" && !s.Recording.Oversized: // the outcome counts for more than its replay
-			s.Recording.Oversized, s.Recording.Size, s.Recording.Lines = true, int64(len(s.Recording.Lines)), nil
-			continue
-		case errors.Is(err, ledger.ErrConflict), errors.Is(err, ledger.ErrInvalid), errors.Is(err, ledger.ErrTooLarge),
-			errors.Is(err, ledger.ErrNotFound), errors.Is(err, ledger.ErrClosed):
-			return err
+// report tells the engine, which tells hooks and log, how the turn ended.
+func (t *turn) report(o *runtime.Outcome, outcome *wire.Outcome) {
+	o.Reason = string(outcome.Status) + "/" + string(outcome.ReasonCode)
+	switch outcome.Status {
+	case wire.StatusCompleted:
+	case wire.StatusCancelled:
+		o.Status = runtime.Cancelled
+	default:
+		o.Status = runtime.Failed
+		if o.Cause == adapters.CauseCompleted || o.Cause == adapters.CauseStopped && outcome.ReasonCode != wire.ReasonSessionLost {
+			o.Cause = adapters.CauseAdapter // over what it said, or did not say
 		}
+	}
+	if o.Cause == adapters.CauseTurnTimeout {
+		o.Limit = t.cutoff().Sub(t.began)
+	}
+}
+
+// How often a ledger that fails is asked to take an outcome, and how long it is still asked once the server
+// has no more time.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 2 * time.Second
+	lastChance = 4 * time.Second
+)
+
+// commit commits the outcome. Where the ledger cannot do that it tries again until it can, or a drain is over:
+// the turn has ended, and nobody else can tell how. What waits for it is bounded, as no turn begins
+// meanwhile. What is committed twice is refused by the ledger.
+func (t *turn) commit(s *ledger.Settlement) error {
+	h := t.h
+	err := h.attempt(context.Background(), s)
+	if err == nil || hopeless(err) {
+		return err
+	}
+	h.log.Error("a turn's outcome waits for the ledger", "turn", string(t.ref), "error", err.Error())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer context.AfterFunc(h.hurry, func() {
+		timer := time.AfterFunc(lastChance, cancel)
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	})()
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
+			return err
+		}
+		again := h.attempt(ctx, s)
+		switch {
+		case again == nil:
+			h.log.Info("a turn's outcome was committed after all", "turn", string(t.ref))
+			return nil
+		case ctx.Err() != nil:
+			return err // which says more than that there is no time
+		case hopeless(again):
+			return again
+		}
+		err = again
+	}
+}
+
+// hopeless tells whether the ledger will never take a settlement.
+func hopeless(err error) bool {
+	for _, e := range []error{ledger.ErrConflict, ledger.ErrInvalid, ledger.ErrTooLarge, ledger.ErrNotFound, ledger.ErrClosed} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// attempt commits a settlement, if need be with less than all: the outcome counts for more than the
+// session's values or its own replay.
+func (h *Handler) attempt(ctx context.Context, s *ledger.Settlement) error {
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	for {
+		_, err := h.store.Settle(ctx, *s)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ledger.ErrConflict) && s.Session != nil: // the session is another's by now
+			s.Session = nil
+		case errors.Is(err, ledger.ErrTooLarge) && s.Session != nil:
+			h.log.Error("a session's values are too large to be kept", "turn", string(s.Turn), "error", err.Error())
+			s.Session = nil
+		case errors.Is(err, ledger.ErrTooLarge) && s.Key != "" && !s.Recording.Oversized:
+			s.Recording.Oversized, s.Recording.Size, s.Recording.Lines = true, int64(len(s.Recording.Lines)), nil
+		default:
 			return err
 		}
 	}
@@ -258,8 +324,12 @@ func (t *turn) commit(s *ledger.Settlement) error {
 // t.mu held, once.
 func (t *turn) conclude(o *runtime.Outcome) (s ledger.Settlement, outcome wire.Outcome) {
 	out := &t.out
+	out.owed = 0
 	status, reason := t.verdict(o)
-	bill := out.measured.settle(t.reserved, time.Since(t.accepted))
+	bill := out.measured.settle(t.reserved, time.Since(t.began))
+	if !out.called { // nothing can have been used
+		bill.charged, bill.fidelity = wire.Usage{}, wire.FidelityUnavailable
+	}
 	if status == wire.StatusCompleted {
 		switch {
 		case bill.fault != "":

@@ -3,6 +3,7 @@ package external
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -29,14 +30,22 @@ type output struct {
 	// length also where it is too long to be kept.
 	rec  []byte
 	size int64
-	// frozen: what the part that runs has said is being committed. Lines are held back until it is cut.
-	frozen bool
-	held   []byte
+	// frozen: the suspension that ends the part is being committed. Its last lines are pending: they leave
+	// once it is. What is emitted meanwhile is held, as the beginning of the next part.
+	frozen  bool
+	pending []byte
+	held    []byte
+	before  mark  // where the output was before what is pending
+	ends    int64 // the number of the last line that is pending
 	// suspended: no part runs.
 	suspended bool
+	// owed is how many awaiting-observation events are still to come, for requests that are outstanding
+	// besides the one that the host answers next. Nothing else takes their room.
+	owed int64
 
 	product  []byte
 	measured measured
+	called   bool  // the adapter was called
 	runs     int64 // running events sent
 	nextRun  int64 // when the next one may be, on ndjson's clock
 	spacing  int64 // between two of them
@@ -69,13 +78,17 @@ const (
 func (o *output) init(t *turn) {
 	o.t = t
 	o.limits = t.profile.Limits
-	o.prefix = "event:" + t.names.id + ":"
+	// A request that comes again because the process died before its adapter was called has other events.
+	o.prefix = "event:" + t.names.id + ":" + strconv.FormatInt(t.accepted.UnixMicro(), 36) + ":"
 	// Running events are at most a quarter of all, evenly over the time that the turn may take, so that
 	// they can never use up the rest.
 	o.moreRuns = max(1, o.limits.MaxEvents/4)
-	o.spacing = int64(t.deadline.Sub(t.accepted)) / o.moreRuns
+	o.within(t.cutoff().Sub(t.accepted))
 	o.measured.fidelity = t.profile.UsageFidelity
 }
+
+// within spreads running events over the time that the turn may take.
+func (o *output) within(d time.Duration) { o.spacing = int64(d) / o.moreRuns }
 
 // over tells that nothing more is taken from the adapter.
 func (o *output) over() bool { return o.closed || o.reason != "" }
@@ -114,8 +127,8 @@ func (o *output) ref() wire.EventRef {
 	return ref
 }
 
-// room tells whether another event leaves room for so many behind it.
-func (o *output) room(behind int64) bool { return o.seq+1 <= o.limits.MaxEvents-behind }
+// room tells whether another event leaves room for so many behind it, and for those that are owed.
+func (o *output) room(behind int64) bool { return o.seq+1 <= o.limits.MaxEvents-behind-o.owed }
 
 // emit appends an event, with its number, its ref and its time; false where it is over the turn's
 // limits, which do not hold for the outcome.
@@ -157,31 +170,60 @@ func (o *output) keep(line []byte) {
 	}
 }
 
-func (o *output) empty() bool { return o.size == 0 }
+// A mark is a place in the output to which it can go back while nothing behind it has left.
+type mark struct {
+	seq    int64
+	lastAt time.Time
+	size   int64
+}
 
-// freeze holds back what is emitted until thaw.
-func (o *output) freeze() { o.frozen = true }
+func (o *output) mark() mark { return mark{o.seq, o.lastAt, o.size} }
 
-// thaw lets out what was held back, as the beginning of the next part where this one was cut.
-func (o *output) thaw(cut bool) func(dst []byte) []byte {
-	return func(dst []byte) []byte {
-		o.frozen = false
-		if cut {
-			o.suspended = true
-			o.rec, o.size = nil, 0
-		}
-		held := o.held
-		o.held = nil
-		if len(held) > 0 {
-			o.keep(held)
-		}
-		return append(dst, held...)
+// reset takes back what was emitted since the mark.
+func (o *output) reset(m mark) {
+	o.seq, o.lastAt = m.seq, m.lastAt
+	if o.size <= maxRecorded { // else it stays too long to be kept
+		o.rec, o.size = o.rec[:m.size], m.size
 	}
+}
+
+// freeze holds back the last lines of the part that runs, which are in the recording already, and all
+// that is emitted behind them, until thaw.
+func (o *output) freeze(from mark, lines []byte) {
+	o.frozen, o.before, o.pending, o.ends = true, from, lines, o.seq
+}
+
+// last lets the last lines of the part out, whose suspension is committed.
+func (o *output) last(dst []byte) []byte {
+	dst = append(dst, o.pending...)
+	o.pending = nil
+	return dst
+}
+
+// thaw begins the next part, with what was held back.
+func (o *output) thaw(dst []byte) []byte {
+	o.frozen, o.suspended = false, true
+	o.rec, o.size = nil, 0
+	held := o.held
+	o.held = nil
+	if len(held) > 0 {
+		o.keep(held)
+	}
+	return append(dst, held...)
+}
+
+// unfreeze takes back all that was held: the suspension could not be committed, and ends the turn.
+func (o *output) unfreeze() {
+	o.reset(o.before)
+	o.frozen, o.pending, o.held = false, nil, nil
 }
 
 // recording is what the part that runs has said. The output is frozen, or over.
 func (o *output) recording(keep time.Duration) ledger.Recording {
 	r := ledger.Recording{LastSeq: o.seq, Expires: expiry(time.Now(), keep)}
+	if o.frozen {
+		r.LastSeq = o.ends
+	}
 	if o.size > maxRecorded {
 		r.Oversized, r.Size = true, o.size
 	} else {
@@ -197,6 +239,9 @@ func (o *output) progress(dst []byte, code wire.ProgressCode) []byte {
 	}
 	switch code {
 	case wire.ProgressRunning:
+		if o.cancelling {
+			return dst
+		}
 		o.runs++
 		o.nextRun = ndjson.Now() + o.spacing
 	case wire.ProgressCancelling:
@@ -205,16 +250,34 @@ func (o *output) progress(dst []byte, code wire.ProgressCode) []byte {
 		}
 		o.cancelling = true
 	}
-	dst, _ = o.emit(dst, &wire.Event{Kind: wire.EventProgress, ProgressCode: code, ProgressCurrent: int64(len(o.product))}, behindProgress)
+	dst, _ = o.emit(dst, o.at(code), behindProgress)
 	return dst
+}
+
+// at is a progress event.
+func (o *output) at(code wire.ProgressCode) *wire.Event {
+	return &wire.Event{Kind: wire.EventProgress, ProgressCode: code, ProgressCurrent: int64(len(o.product))}
 }
 
 // running says that the adapter is at work, now and then.
 func (o *output) running(dst []byte) []byte {
-	if o.frozen || o.suspended || o.runs >= o.moreRuns || ndjson.Now() < o.nextRun {
+	if !o.called || o.frozen || o.suspended || o.runs >= o.moreRuns || ndjson.Now() < o.nextRun {
 		return dst
 	}
 	return o.progress(dst, wire.ProgressRunning)
+}
+
+// goesOn says that the adapter is at work again, unless too much was said of that already.
+func (o *output) goesOn(dst []byte) []byte {
+	if o.runs >= o.moreRuns {
+		return dst
+	}
+	return o.progress(dst, wire.ProgressRunning)
+}
+
+// awaits appends the event that ends a part; false where it is too large, as there always is room.
+func (o *output) awaits(dst []byte) ([]byte, bool) {
+	return o.emit(dst, o.at(wire.ProgressAwaitingObservation), behindOther)
 }
 
 // stale fails a turn whose adapter goes on although its session was closed.
@@ -225,18 +288,66 @@ func (o *output) stale() bool {
 	return o.sessionClosed
 }
 
-// asking appends a tool request or a question, or tells why it may not be.
-func (o *output) asking(dst []byte, e *wire.Event) ([]byte, wire.ReasonCode) {
+// asking appends a tool request or a question, with room behind it for an awaiting-observation event, or
+// tells how the turn ends because of it.
+func (o *output) asking(dst []byte, e *wire.Event) ([]byte, *fault) {
 	e.SeqNo, e.EventRef, e.TurnRef, e.At = 1, o.ref(), o.t.ref, wire.DateTimeOf(o.now())
 	if _, err := wire.ParseEvent(e.Append(nil)); err != nil {
-		return dst, wire.ReasonEventMalformed
+		return dst, failed(wire.ReasonEventMalformed, "%w", err)
 	}
-	dst, ok := o.emit(dst, e, behindOther)
+	lines, ok := o.emit(dst, e, behindOther+1)
 	if !ok {
-		return dst, wire.ReasonEventOversized
+		return dst, o.oversized("the request")
 	}
-	return dst, ""
+	return lines, nil
 }
+
+// suspending holds back a request and the awaiting-observation event behind it, as the end of the part that
+// runs, until it is committed that the turn is suspended.
+func (o *output) suspending(e *wire.Event) *fault {
+	from := o.mark()
+	lines, f := o.asking(nil, e)
+	if f != nil {
+		return f
+	}
+	lines, ok := o.awaits(lines)
+	if !ok {
+		o.reset(from)
+		return o.oversized("the event behind the request")
+	}
+	o.freeze(from, lines)
+	return nil
+}
+
+// awaiting is suspending for a part that has nothing new to ask.
+func (o *output) awaiting() *fault {
+	from := o.mark()
+	lines, ok := o.awaits(nil)
+	if !ok {
+		return o.oversized("what says that an observation is awaited")
+	}
+	o.freeze(from, lines)
+	return nil
+}
+
+// oversized is the fault of what is over the limits.
+func (o *output) oversized(what string) *fault {
+	return failed(wire.ReasonEventOversized, "%s has no room: the turn has %d events, at most %d, and an event %d bytes", what, o.seq, o.limits.MaxEvents, o.limits.MaxEventBytes)
+}
+
+// A fault is how a turn ends over what its adapter said.
+type fault struct {
+	status wire.Status
+	reason wire.ReasonCode
+	why    error // for the adapter
+}
+
+func failed(reason wire.ReasonCode, format string, args ...any) *fault {
+	return &fault{wire.StatusFailed, reason, fmt.Errorf(format, args...)}
+}
+
+// err tells the adapter.
+func (f *fault) err() error { return fmt.Errorf("%w: %s: %w", adapters.ErrTurnOver, f.reason, f.why) }
 
 // Started implements [runtime.Sink].
 func (t *turn) Started(dst []byte) []byte { return t.out.progress(dst, wire.ProgressAccepted) }
@@ -266,8 +377,13 @@ func (t *turn) Status(dst []byte, _ string) []byte {
 // Heartbeat implements [runtime.Sink].
 func (t *turn) Heartbeat(dst []byte) []byte { return t.out.running(dst) }
 
-// Usage implements [runtime.UsageSink].
-func (t *turn) Usage(u adapters.Usage) { t.out.measured.add(u) }
+// Usage implements [runtime.UsageSink]. What comes once the turn is ended by the adapter's own output does
+// not count: whether it still can come is a matter of luck, and the charge is not.
+func (t *turn) Usage(u adapters.Usage) {
+	if !t.out.over() {
+		t.out.measured.add(u)
+	}
+}
 
 // End implements [runtime.Sink].
 func (t *turn) End(dst []byte, _ *runtime.Outcome) []byte { return append(dst, t.out.final...) }
@@ -278,51 +394,59 @@ func (t *turn) Candidate(dst []byte, event json.RawMessage) ([]byte, error) {
 	if o.over() {
 		return dst, adapters.ErrTurnOver
 	}
-	dst, status, reason := o.candidate(dst, event)
-	if reason != "" {
-		o.fail(status, reason)
-		return dst, fmt.Errorf("the candidate event ends the turn: %s", reason)
+	lines, f := o.candidate(dst, event)
+	if f != nil {
+		o.fail(f.status, f.reason)
+		return dst, f.err()
 	}
-	return dst, nil
+	return lines, nil
 }
 
+// maxSkew is how far ahead of this process's clock the time of a candidate may be: it becomes the time of
+// whatever follows it.
+const maxSkew = time.Second
+
 // candidate appends an event of the adapter's, or tells how the turn ends because of it.
-func (o *output) candidate(dst []byte, event json.RawMessage) ([]byte, wire.Status, wire.ReasonCode) {
-	failed := func(reason wire.ReasonCode) ([]byte, wire.Status, wire.ReasonCode) {
-		return dst, wire.StatusFailed, reason
-	}
-	line, given, ok := o.complete(event)
-	if !ok {
-		return failed(wire.ReasonEventMalformed)
+func (o *output) candidate(dst []byte, event json.RawMessage) ([]byte, *fault) {
+	line, given, err := o.complete(event)
+	if err != nil {
+		return dst, failed(wire.ReasonEventMalformed, "%w", err)
 	}
 	e, err := wire.ParseEvent(line)
 	if err != nil {
-		return failed(wire.ReasonEventMalformed)
+		return dst, failed(wire.ReasonEventMalformed, "%w", err)
 	}
 	at, err := e.At.Time()
 	if err != nil {
-		return failed(wire.ReasonEventMalformed)
+		return dst, failed(wire.ReasonEventMalformed, "%w", err)
 	}
+	now := o.now()
 	switch {
-	case e.SeqNo <= o.seq, given && o.known(e.EventRef):
-		return failed(wire.ReasonEventDuplicate)
-	case e.SeqNo > o.seq+1, at.Before(o.lastAt):
-		return failed(wire.ReasonEventReordered)
+	case at.Sub(now) > maxSkew:
+		return dst, failed(wire.ReasonEventMalformed, "/at is %s, which is more than %v ahead of %s", e.At, maxSkew, wire.DateTimeOf(now))
+	case e.SeqNo <= o.seq:
+		return dst, failed(wire.ReasonEventDuplicate, "/seq~1no is %d, expected %d", e.SeqNo, o.seq+1)
+	case given && o.known(e.EventRef):
+		return dst, failed(wire.ReasonEventDuplicate, "/event~1ref is that of an earlier event")
+	case e.SeqNo > o.seq+1:
+		return dst, failed(wire.ReasonEventReordered, "/seq~1no is %d, expected %d", e.SeqNo, o.seq+1)
+	case at.Before(o.lastAt):
+		return dst, failed(wire.ReasonEventReordered, "/at is %s, which is before %s, that of the last event", e.At, wire.DateTimeOf(o.lastAt))
 	case int64(len(line)) > o.limits.MaxEventBytes, !o.room(behindOther):
-		return failed(wire.ReasonEventOversized)
+		return dst, o.oversized(fmt.Sprintf("the candidate of %d bytes", len(line)))
 	case e.TurnRef != o.t.ref:
-		return failed(wire.ReasonEventUnauthorized)
+		return dst, failed(wire.ReasonEventUnauthorized, "/turn~1ref is another turn's")
 	}
 	mediated := o.t.profile.ToolMode == wire.ToolsMediated
 	switch {
 	case e.Kind == wire.EventToolRequest && !mediated:
-		return dst, wire.StatusRefused, wire.ReasonToolNotAdmitted
+		return dst, denied(wire.ReasonToolNotAdmitted)
 	case e.Kind == wire.EventOperatorQuestion && !mediated:
-		return dst, wire.StatusRefused, wire.ReasonApprovalNotAdmitted
+		return dst, denied(wire.ReasonApprovalNotAdmitted)
 	case e.Kind != wire.EventActionCandidate:
-		return failed(wire.ReasonEventUnauthorized)
+		return dst, failed(wire.ReasonEventUnauthorized, "/kind is %s, and a candidate's is %s", e.Kind, wire.EventActionCandidate)
 	case o.sessionClosed:
-		return failed(wire.ReasonEventStale)
+		return dst, failed(wire.ReasonEventStale, "the session was closed")
 	}
 	if given {
 		if o.refs == nil {
@@ -332,16 +456,27 @@ func (o *output) candidate(dst []byte, event json.RawMessage) ([]byte, wire.Stat
 	}
 	start := len(dst)
 	dst = append(append(dst, line...), '\n')
-	return o.said(dst, start, at), "", ""
+	return o.said(dst, start, at), nil
+}
+
+// denied is the fault of asking where the profile's tool/mode is deny-all.
+func denied(reason wire.ReasonCode) *fault {
+	return &fault{wire.StatusRefused, reason, fmt.Errorf("%w: the profile's tool/mode is %s", adapters.ErrToolNotAdmitted, wire.ToolsDenyAll)}
 }
 
 // complete makes one line of a candidate and gives it the number, the ref and the time that it lacks.
 // given tells whether the ref is the adapter's.
-func (o *output) complete(event json.RawMessage) (line []byte, given, ok bool) {
+func (o *output) complete(event json.RawMessage) (line []byte, given bool, err error) {
 	var fields map[string]json.RawMessage
 	var compact bytes.Buffer
-	if json.Unmarshal(event, &fields) != nil || len(fields) == 0 || json.Compact(&compact, event) != nil {
-		return nil, false, false
+	if err := json.Unmarshal(event, &fields); err != nil {
+		return nil, false, fmt.Errorf("it is no JSON object: %w", err)
+	}
+	if len(fields) == 0 {
+		return nil, false, errors.New("it is an empty object")
+	}
+	if err := json.Compact(&compact, event); err != nil {
+		return nil, false, err
 	}
 	line = append(line, '{')
 	if _, has := fields["seq/no"]; !has {
@@ -353,7 +488,7 @@ func (o *output) complete(event json.RawMessage) (line []byte, given, ok bool) {
 	if _, has := fields["at"]; !has {
 		line = append(ndjson.AppendString(append(line, `"at":`...), string(wire.DateTimeOf(o.now()))), ',')
 	}
-	return append(line, compact.Bytes()[1:]...), given, true
+	return append(line, compact.Bytes()[1:]...), given, nil
 }
 
 // known tells whether an event of this ref was emitted.

@@ -34,12 +34,11 @@ type turn struct {
 	adapter  adapters.Adapter
 	fence    ledger.Fence
 	accepted time.Time
-	deadline time.Time
-	// wallFirst: it is the reserved wall time that ends the turn, and nothing else at that moment.
-	wallFirst bool
-	record    ledger.Request
-	spec      adapters.Turn
-	values    values
+	due      time.Time    // the request's deadline/at
+	deadline atomic.Int64 // when the turn is cut off, or gives up waiting, in microseconds since 1970
+	record   ledger.Request
+	spec     adapters.Turn
+	values   values
 
 	// ready is closed when it is decided whether the turn runs, which admitted tells then.
 	ready    chan struct{}
@@ -47,19 +46,31 @@ type turn struct {
 	stream   runtime.Stream // set before ready is closed
 	done     chan struct{}  // closed when the outcome is committed, or lost
 	lost     atomic.Bool    // the ledger did not take the outcome; the stream has no end
+	status   wire.Status    // the outcome's, set before done is closed; empty where it is lost
+
+	holds     atomic.Bool // it has its binding's session
+	cancelled atomic.Bool // the host asked for it to end
+	settling  atomic.Bool // the adapter is done, and the outcome is being committed
 
 	// mu orders what changes the turn in the ledger.
-	mu       sync.Mutex
-	version  int64
-	parts    []*part
-	running  *part // nil while the turn is suspended
-	cuts     int
-	asked    []*asked // not answered yet, in order
-	asks     int      // counts requests to the host
-	over     bool
-	detached bool // the turn's session is not the binding's any more
-	session  ledger.Session
-	closed   bool // the session was closed while the turn ran
+	mu sync.Mutex
+	// waits: the turn is reserved and waits for its binding's session. Its adapter was not called, and it
+	// is charged nothing. A turn that need not wait is dispatched with its reservation.
+	waits bool
+	began time.Time // since when its time counts
+	// wallFirst: it is the reserved wall time that ends the turn, and nothing else at that moment.
+	wallFirst bool
+	timer     *time.Timer // for what the engine's deadline is not, in a turn that had to wait
+	version   int64
+	parts     []*part
+	running   *part // nil while the turn is suspended
+	cuts      int
+	asked     []*asked // not answered yet, in order
+	asks      int      // counts requests to the host
+	over      bool
+	detached  bool // the turn's session is not the binding's any more
+	session   ledger.Session
+	closed    bool // the session was closed while the turn ran
 
 	out output // guarded by the log's lock
 }
@@ -70,6 +81,9 @@ type part struct {
 	digest ledger.Digest
 	index  int
 	ended  chan struct{} // closed when its record is committed, or lost
+	// shut: it could not be committed that the turn awaits what this part asks for. It is shown with the
+	// turn's end.
+	shut bool
 }
 
 // asked is a tool request or a question that awaits its observation.
@@ -114,19 +128,13 @@ func (h *Handler) newTurn(q *request, g *grant) *turn {
 		adapter:  g.adapter,
 		fence:    g.fence,
 		accepted: q.at,
+		due:      q.deadline,
 		record:   q.record(g.binding),
 		ready:    make(chan struct{}),
 		done:     make(chan struct{}),
 	}
-	// The earliest of three; where two are equal it is not the wall time that counts.
-	t.deadline = q.deadline
-	if d := q.at.Add(g.profile.Limits.TurnTimeout()); d.Before(t.deadline) {
-		t.deadline = d
-	}
-	if wall := q.BudgetReservation.WallTime(); wall < t.deadline.Sub(q.at) {
-		t.deadline, t.wallFirst = q.at.Add(wall), true
-	}
-	t.spec = q.adapterTurn(t.deadline)
+	t.countFrom(q.at)
+	t.spec = q.adapterTurn(t.cutoff())
 	t.spec.Continuity = adapters.ContinuityNew
 	if g.session.Open && g.session.Fence == g.fence {
 		t.spec.Continuity = adapters.ContinuitySame
@@ -135,21 +143,57 @@ func (h *Handler) newTurn(q *request, g *grant) *turn {
 	return t
 }
 
-// reserve takes the turn's place in the engine and commits reservation and dispatch. Where it returns
-// no part the turn does not run: because of p, or because somebody else was faster.
+// countFrom sets when the turn is cut off, if its adapter is called at this time: the earliest of three. Where
+// two are equal it is not the wall time that counts.
+func (t *turn) countFrom(at time.Time) {
+	t.began = at
+	deadline := t.waitsUntil(at)
+	t.wallFirst = false
+	if wall := t.reserved.WallTime(); wall < deadline.Sub(at) {
+		deadline, t.wallFirst = at.Add(wall), true
+	}
+	t.deadline.Store(deadline.UnixMicro())
+}
+
+// waitsUntil is how long a turn that came at this time waits for its binding's session at most. The reserved
+// wall time does not count meanwhile.
+func (t *turn) waitsUntil(at time.Time) time.Time {
+	if d := at.Add(t.profile.Limits.TurnTimeout()); d.Before(t.due) {
+		return d
+	}
+	return t.due
+}
+
+// cutoff is when the turn is cut off.
+func (t *turn) cutoff() time.Time { return time.UnixMicro(t.deadline.Load()) }
+
+// reserve takes the turn's place in the engine and commits the reservation, and with it the dispatch of a
+// turn that has its session at once. Where it returns no part the turn does not run: because of p, or
+// because somebody else was faster.
 func (t *turn) reserve(ctx context.Context, g *grant) (first *part, again bool, p *problem) {
 	h := t.h
-	stream, err := h.engine.Start(ctx, &runtime.Spec{
+	spec := runtime.Spec{
 		Turn:        t.spec,
 		Adapter:     t,
 		Sink:        t,
 		Session:     session.Key{Handle: string(t.binding.BindingRef)},
 		Fingerprint: runtime.Fingerprint(string(t.identity)),
-		Deadline:    t.deadline,
+		Deadline:    t.cutoff(),
 		HostGone:    runtime.Detach,
 		Values:      &t.values,
 		Forget:      true,
-	})
+	}
+	stream, err := h.engine.Start(ctx, &spec)
+	if err == nil && stream.Repeat == runtime.First && !stream.Held() {
+		// Once more as a turn that waits: its time counts from when it has its session.
+		stream.Discard()
+		t.waits = true
+		t.deadline.Store(t.waitsUntil(t.accepted).UnixMicro())
+		t.out = output{}
+		t.out.init(t)
+		spec.Deadline = t.due
+		stream, err = h.engine.Start(ctx, &spec)
+	}
 	if err != nil {
 		return nil, false, startProblem(err)
 	}
@@ -161,8 +205,8 @@ func (t *turn) reserve(ctx context.Context, g *grant) (first *part, again bool, 
 	ctx, cancel := lasting(ctx)
 	defer cancel()
 	for range 10 {
-		r := ledger.Reservation{Request: t.record, Dispatch: true, At: time.Now()}
-		if !g.session.Open || g.session.Fence != g.fence {
+		r := ledger.Reservation{Request: t.record, Dispatch: !t.waits, At: time.Now()}
+		if r.Dispatch && (!g.session.Open || g.session.Fence != g.fence) {
 			r.Session = &ledger.Session{Binding: ledger.BindingRef(t.binding.BindingRef), Version: g.session.Version, Fence: g.fence, Open: true}
 		}
 		stopPoint("reserving")
@@ -182,12 +226,34 @@ func (t *turn) reserve(ctx context.Context, g *grant) (first *part, again bool, 
 		}
 		stopPoint("reserved")
 		t.version = v.Turn.Version
+		if r.Dispatch {
+			t.holds.Store(true)
+			if t.session = g.session; r.Session != nil {
+				t.session = *r.Session
+				t.session.Version++
+			}
+		} else {
+			t.timer = time.AfterFunc(time.Until(t.cutoff()), func() { t.stream.Stop(adapters.CauseSessionBusy) })
+			t.logWait(ctx)
+		}
 		t.running = &part{key: t.record.Key, digest: t.record.Digest, ended: make(chan struct{})}
 		t.parts = append(t.parts, t.running)
 		return t.running, false, nil
 	}
 	stream.Discard()
 	return nil, false, h.storeProblem(ctx, "reserve", ledger.ErrConflict)
+}
+
+// logWait says that the turn waits, and for which other.
+func (t *turn) logWait(ctx context.Context) {
+	if t.stream.Held() {
+		return
+	}
+	attrs := []any{"turn", string(t.ref), "binding", string(t.binding.BindingRef), "until", t.cutoff().UTC().Format(time.RFC3339)}
+	if other := t.h.holder(t.binding.BindingRef); other != nil {
+		attrs = append(attrs, "behind", string(other.ref))
+	}
+	t.h.log.InfoContext(ctx, "turn waits for its binding", attrs...)
 }
 
 func elsewhereIf(yes bool) *problem {
@@ -237,7 +303,7 @@ func (h *Handler) awaits(q *request) bool {
 
 // outstanding is the place of a request that may be answered, -1 for none. Called with t.mu held.
 func (t *turn) outstanding(ref wire.RequestRef) int {
-	if t.over {
+	if t.over || t.cancelled.Load() {
 		return -1
 	}
 	return slices.IndexFunc(t.asked, func(a *asked) bool { return a.visible && a.ref == ref })
@@ -246,27 +312,88 @@ func (t *turn) outstanding(ref wire.RequestRef) int {
 // Run implements [adapters.Adapter]: it is the adapter that the engine calls, once the turn has its
 // session.
 func (t *turn) Run(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
-	if err := t.openSession(ctx); err != nil {
+	if t.waits { // nobody else changes it
+		same, err := t.dispatch(ctx)
+		if err != nil {
+			return err
+		}
+		turn.Continuity = adapters.ContinuityNew
+		if same {
+			turn.Continuity = adapters.ContinuitySame
+		}
+		turn.Deadline = t.cutoff()
+		ctx = cutOff{ctx, turn.Deadline}
+	} else if err := t.openSession(ctx); err != nil {
 		return err
-	}
-	if t.detached {
+	} else if t.detached {
 		turn.Continuity = adapters.ContinuityNew
 	}
-	t.progress(wire.ProgressRunning)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	_ = t.stream.Output().Append(func(dst []byte) []byte {
+		t.out.called = true
+		return t.out.progress(dst, wire.ProgressRunning)
+	})
 	stopPoint("calling")
 	return t.adapter.Run(ctx, turn, w)
+}
+
+// cutOff is the context of a turn that had to wait, with the deadline that it got then. It ends with the
+// turn, as the one that it is made of.
+type cutOff struct {
+	context.Context
+	at time.Time
+}
+
+func (c cutOff) Deadline() (time.Time, bool) { return c.at, true }
+
+// dispatch commits that the adapter is about to be called for a turn that had to wait for its session, and
+// opens that where it was closed meanwhile or has another fence. same tells whether it was there.
+func (t *turn) dispatch(ctx context.Context) (same bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over || ctx.Err() != nil {
+		return false, errors.Join(adapters.ErrTurnOver, context.Cause(ctx))
+	}
+	ctx, cancel := lasting(ctx)
+	defer cancel()
+	stopPoint("dispatching")
+	s, same, err := t.takeSession(ctx)
+	var row ledger.Turn
+	if err == nil {
+		row, err = t.h.store.Dispatch(ctx, ledger.TurnRef(t.ref), t.version, time.Now())
+	}
+	if err == nil {
+		err = t.values.load(s.Values)
+	}
+	if err != nil {
+		t.h.log.ErrorContext(ctx, "the ledger failed", "doing", "dispatch", "turn", string(t.ref), "error", err.Error())
+		return false, fmt.Errorf("the turn could not be dispatched: %w", err)
+	}
+	t.timer.Stop()
+	t.version, t.session, t.waits = row.Version, s, false
+	t.holds.Store(true)
+	now := time.Now()
+	t.countFrom(now)
+	if left := t.cutoff().Sub(now); t.cutoff().Before(t.due.Truncate(time.Microsecond)) { // else the engine's own deadline does it
+		t.timer = time.AfterFunc(left, func() { t.stream.Stop(adapters.CauseTurnTimeout) })
+	}
+	_ = t.stream.Output().Append(func(dst []byte) []byte {
+		t.out.within(t.cutoff().Sub(now))
+		return dst
+	})
+	return same, nil
 }
 
 // Tool implements [runtime.Mediator].
 func (t *turn) Tool(ctx context.Context, r adapters.ToolRequest) (adapters.Observation, error) {
 	if t.profile.ToolMode != wire.ToolsMediated {
-		t.end(wire.StatusRefused, wire.ReasonToolNotAdmitted)
-		return adapters.Observation{}, adapters.ErrToolNotAdmitted
+		return adapters.Observation{}, t.endOver(denied(wire.ReasonToolNotAdmitted))
 	}
 	digest, err := wire.CanonicalDigest(r.Input)
 	if err != nil {
-		t.end(wire.StatusFailed, wire.ReasonEventMalformed)
-		return adapters.Observation{}, fmt.Errorf("the tool's input: %w", err)
+		return adapters.Observation{}, t.endOver(failed(wire.ReasonEventMalformed, "the tool's input: %w", err))
 	}
 	return t.ask(ctx, &wire.Event{
 		Kind:           wire.EventToolRequest,
@@ -281,13 +408,11 @@ func (t *turn) Tool(ctx context.Context, r adapters.ToolRequest) (adapters.Obser
 // Ask implements [runtime.Mediator].
 func (t *turn) Ask(ctx context.Context, q adapters.Question) (adapters.Observation, error) {
 	if t.profile.ToolMode != wire.ToolsMediated {
-		t.end(wire.StatusRefused, wire.ReasonApprovalNotAdmitted)
-		return adapters.Observation{}, adapters.ErrToolNotAdmitted
+		return adapters.Observation{}, t.endOver(denied(wire.ReasonApprovalNotAdmitted))
 	}
 	digest, err := wire.CanonicalDigest(q.Question)
 	if err != nil {
-		t.end(wire.StatusFailed, wire.ReasonEventMalformed)
-		return adapters.Observation{}, fmt.Errorf("the question: %w", err)
+		return adapters.Observation{}, t.endOver(failed(wire.ReasonEventMalformed, "the question: %w", err))
 	}
 	return t.ask(ctx, &wire.Event{
 		Kind:              wire.EventOperatorQuestion,
@@ -313,7 +438,8 @@ func (t *turn) ask(ctx context.Context, e *wire.Event) (adapters.Observation, er
 	}
 }
 
-// suspend emits a request to the host and commits that it is awaited.
+// suspend emits a request to the host and commits that it is awaited. Nothing of the request leaves before
+// that: a host acts on nothing that the ledger does not know.
 func (t *turn) suspend(ctx context.Context, e *wire.Event) (*asked, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -321,32 +447,42 @@ func (t *turn) suspend(ctx context.Context, e *wire.Event) (*asked, error) {
 		return nil, errors.Join(adapters.ErrTurnOver, context.Cause(ctx))
 	}
 	if t.closed {
-		t.end(wire.StatusFailed, wire.ReasonEventStale)
-		return nil, adapters.ErrTurnOver
+		return nil, t.endOver(failed(wire.ReasonEventStale, "the session was closed"))
 	}
 	t.asks++
 	a := &asked{ref: t.names.request(t.asks), answer: make(chan adapters.Observation, 1)}
-	e.RequestRef, e.DeadlineAt = a.ref, wire.DateTimeOf(t.deadline)
-	var reason wire.ReasonCode
+	e.RequestRef, e.DeadlineAt = a.ref, wire.DateTimeOf(t.cutoff())
+	var f *fault
+	ended := adapters.ErrTurnOver
 	suspending := t.running != nil
 	err := t.stream.Output().Append(func(dst []byte) []byte {
 		o := &t.out
-		if o.over() {
-			reason = o.reason
+		if o.over() || o.cancelling {
+			if o.reason != "" {
+				ended = fmt.Errorf("%w: %s", adapters.ErrTurnOver, o.reason)
+			}
 			return dst
 		}
-		if dst, reason = o.asking(dst, e); reason != "" {
-			o.fail(wire.StatusFailed, reason)
-			return dst
+		ended = nil
+		if !suspending { // it is shown in a part to come
+			if dst, f = o.asking(dst, e); f == nil {
+				o.owed++
+			}
+		} else {
+			f = o.suspending(e)
 		}
-		if suspending {
-			dst = o.progress(dst, wire.ProgressAwaitingObservation)
-			o.freeze()
+		if f != nil {
+			o.fail(f.status, f.reason)
 		}
 		return dst
 	})
-	if err != nil || reason != "" {
-		return nil, fmt.Errorf("%w: %s", adapters.ErrTurnOver, reason)
+	switch {
+	case err != nil:
+		return nil, adapters.ErrTurnOver
+	case ended != nil:
+		return nil, ended
+	case f != nil:
+		return nil, f.err()
 	}
 	t.asked = append(t.asked, a)
 	if suspending {
@@ -362,19 +498,22 @@ func (t *turn) suspend(ctx context.Context, e *wire.Event) (*asked, error) {
 	return a, nil
 }
 
-// cut commits that the turn is suspended, and ends the part that runs. Called with t.mu held and the
-// output frozen.
+// cut commits that the turn is suspended, lets the last lines of the part that runs out, and ends it. Called
+// with t.mu held and the output frozen.
 func (t *turn) cut(ctx context.Context) error {
 	ctx, cancel := lasting(ctx)
 	defer cancel()
 	s := ledger.Suspension{
-		Turn:      ledger.TurnRef(t.ref),
-		Version:   t.version,
-		Key:       t.running.key,
-		Recording: t.out.recording(t.h.conf.StreamRetention),
-		Session:   t.changedSession(false),
-		At:        time.Now(),
+		Turn:    ledger.TurnRef(t.ref),
+		Version: t.version,
+		Key:     t.running.key,
+		Session: t.changedSession(false),
+		At:      time.Now(),
 	}
+	_ = t.stream.Output().Append(func(dst []byte) []byte {
+		s.Recording = t.out.recording(t.h.conf.StreamRetention)
+		return dst
+	})
 	for _, a := range t.asked {
 		if a.visible {
 			s.Awaiting = append(s.Awaiting, ledger.ObservationRef(a.ref))
@@ -392,8 +531,11 @@ func (t *turn) cut(ctx context.Context) error {
 	}
 	if err != nil {
 		t.h.log.ErrorContext(ctx, "the ledger failed", "doing", "suspend", "turn", string(t.ref), "error", err.Error())
-		_ = t.stream.Output().Append(t.out.thaw(false))
-		t.end(wire.StatusFailed, wire.ReasonProviderUnavailable)
+		_ = t.stream.Output().Append(func(dst []byte) []byte {
+			t.out.unfreeze()
+			t.out.fail(wire.StatusFailed, wire.ReasonProviderUnavailable)
+			return dst
+		})
 		return fmt.Errorf("the turn could not be suspended: %w", err)
 	}
 	stopPoint("suspended")
@@ -405,8 +547,10 @@ func (t *turn) cut(ctx context.Context) error {
 	close(t.running.ended)
 	t.running = nil
 	t.cuts++
-	t.stream.Output().Cut()
-	_ = t.stream.Output().Append(t.out.thaw(true))
+	out := t.stream.Output()
+	_ = out.Append(t.out.last)
+	out.Cut()
+	_ = out.Append(t.out.thaw)
 	return nil
 }
 
@@ -442,23 +586,24 @@ func (t *turn) answer(ctx context.Context, q *request) (*part, error) {
 	_ = t.stream.Output().Append(func(dst []byte) []byte {
 		o := &t.out
 		o.suspended = false
+		if waiting {
+			o.owed-- // by the event below
+		}
 		switch {
-		case o.over():
+		case o.over(), o.cancelling:
+			waiting = false
 		case !waiting:
-			dst = o.progress(dst, wire.ProgressRunning)
+			dst = o.goesOn(dst)
 		default:
-			if dst = o.progress(dst, wire.ProgressAwaitingObservation); o.empty() {
-				// A part has at least a line, and there is no room for one.
-				o.fail(wire.StatusFailed, wire.ReasonEventOversized)
+			if f := o.awaiting(); f != nil {
+				o.fail(f.status, f.reason)
 				waiting = false
-				return dst
 			}
-			o.freeze()
 		}
 		return dst
 	})
-	if waiting && !t.out.isOver(t) {
-		_ = t.cut(ctx) // the turn has been ended where it failed
+	if waiting && t.cut(ctx) != nil { // the turn has been ended where it failed
+		p.shut = true
 	}
 	a.answer <- observationOf(q.Observation)
 	return p, nil
@@ -488,24 +633,29 @@ func (t *turn) stopIfSuspended(cause adapters.Cause) {
 	}
 }
 
-// sessionClosed tells the turn that its session was closed. A turn that awaits an observation is ended
-// by that, which it reports; another fails with the next thing that its adapter emits.
-func (t *turn) sessionClosed() (ending bool) {
+// sessionClosed tells the turn that the session of its binding was closed, which made this version of it. A
+// turn that awaits an observation is ended by that; another fails with the next thing that its adapter
+// emits. ending tells whether the turn is ending, or is none of that session's: one that waits opens a new
+// one, and one that came later has.
+func (t *turn) sessionClosed(version int64) (concerned, ending bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.waits || t.session.Version >= version {
+		return false, true
+	}
 	t.detached, t.closed = true, true
 	if t.over {
-		return true
+		return true, true
 	}
 	_ = t.stream.Output().Append(func(dst []byte) []byte {
 		t.out.sessionClosed = true
 		return dst
 	})
 	if t.running != nil {
-		return false
+		return true, false
 	}
 	t.end(wire.StatusFailed, wire.ReasonSessionLost)
-	return true
+	return true, true
 }
 
 // end ends the turn with a reason of its own. Not to be called with the log's lock held.
@@ -514,6 +664,12 @@ func (t *turn) end(status wire.Status, reason wire.ReasonCode) {
 		t.out.fail(status, reason)
 		return dst
 	})
+}
+
+// endOver ends the turn over what its adapter said, and returns what that is told.
+func (t *turn) endOver(f *fault) error {
+	t.end(f.status, f.reason)
+	return f.err()
 }
 
 // progress emits a progress event by itself.

@@ -203,6 +203,13 @@ var contentType = []string{"application/x-ndjson"}
 // much to send at once.
 func (h *Handler) follow(w http.ResponseWriter, r *http.Request, t *turn, p *part, again bool) *problem {
 	ctx := r.Context()
+	if p.shut {
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	wirehttp.StreamHeader(w.Header(), contentType)
 	c := h.streams.Open(w, r)
 	defer c.Close()
@@ -302,17 +309,30 @@ func (h *Handler) getTurn(w http.ResponseWriter, r *http.Request) *problem {
 	}
 	d := turnDocument{
 		TurnRef:    wire.TurnRef(row.Ref),
-		State:      row.State,
+		State:      string(row.State),
 		SeqNo:      row.LastSeq,
 		ReservedAt: wire.DateTimeOf(row.ReservedAt),
 		UpdatedAt:  wire.DateTimeOf(row.UpdatedAt),
+	}
+	if row.State == ledger.Suspended {
+		for _, ref := range row.Awaiting {
+			d.RequestRefs = append(d.RequestRefs, wire.RequestRef(ref))
+		}
 	}
 	if !row.DispatchedAt.IsZero() {
 		d.DispatchedAt = wire.DateTimeOf(row.DispatchedAt)
 	}
 	if t != nil {
 		d.SeqNo = max(d.SeqNo, t.sequence())
-		d.DeadlineAt = wire.DateTimeOf(t.deadline)
+		d.DeadlineAt = wire.DateTimeOf(t.cutoff())
+		switch {
+		case t.settling.Load():
+			d.State = settling
+		case row.State == ledger.Reserved:
+			if other := h.holder(t.binding.BindingRef); other != nil {
+				d.WaitingFor = other.ref
+			}
+		}
 	} else if !row.Deadline.IsZero() {
 		d.DeadlineAt = wire.DateTimeOf(row.Deadline)
 	}
@@ -320,15 +340,35 @@ func (h *Handler) getTurn(w http.ResponseWriter, r *http.Request) *problem {
 	return nil
 }
 
+// settling is the state of a turn whose adapter is done, and whose outcome the ledger has not taken yet.
+const settling = "settling"
+
 // A turnDocument is what a host is told of a turn that has no outcome yet.
 type turnDocument struct {
-	TurnRef      wire.TurnRef  `json:"turn/ref"`
-	State        ledger.State  `json:"state"`
-	SeqNo        int64         `json:"seq/no"`
-	ReservedAt   wire.DateTime `json:"reserved/at"`
-	DispatchedAt wire.DateTime `json:"dispatched/at,omitempty"`
-	UpdatedAt    wire.DateTime `json:"updated/at"`
-	DeadlineAt   wire.DateTime `json:"deadline/at,omitempty"`
+	TurnRef wire.TurnRef `json:"turn/ref"`
+	// State is the ledger's, or settling.
+	State string `json:"state"`
+	// WaitingFor is the turn that has the session for which a reserved turn waits, where it is known.
+	WaitingFor wire.TurnRef `json:"waiting/for,omitempty"`
+	// RequestRefs are those that a suspended turn awaits the observations of.
+	RequestRefs  []wire.RequestRef `json:"request/refs,omitempty"`
+	SeqNo        int64             `json:"seq/no"`
+	ReservedAt   wire.DateTime     `json:"reserved/at"`
+	DispatchedAt wire.DateTime     `json:"dispatched/at,omitempty"`
+	UpdatedAt    wire.DateTime     `json:"updated/at"`
+	DeadlineAt   wire.DateTime     `json:"deadline/at,omitempty"`
+}
+
+// holder is the live turn that has a binding's session, nil for none.
+func (h *Handler) holder(ref wire.BindingRef) *turn {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.live {
+		if t.holds.Load() && t.binding.BindingRef == ref {
+			return t
+		}
+	}
+	return nil
 }
 
 func unknownTurn(ref string) *problem {
@@ -355,19 +395,30 @@ func (h *Handler) cancelTurn(w http.ResponseWriter, r *http.Request) *problem {
 	}{wire.TurnRef(ref), "unknown"}
 	if t == nil {
 		status := http.StatusOK
-		if _, err := h.store.Turn(ctx, ledger.TurnRef(ref)); errors.Is(err, ledger.ErrNotFound) {
+		row, err := h.store.Turn(ctx, ledger.TurnRef(ref))
+		switch {
+		case errors.Is(err, ledger.ErrNotFound):
 			status = http.StatusNotFound
-		} else if err != nil {
+		case err != nil:
 			return h.storeProblem(ctx, "read", err)
+		case row.Outcome != nil:
+		case h.isLive(wire.TurnRef(ref)): // it has just begun
+			return h.cancelTurn(w, r)
+		default:
+			return elsewhere()
 		}
 		writeJSON(w, status, answer)
 		return nil
 	}
+	t.cancelled.Store(true)
 	t.progress(wire.ProgressCancelling)
 	t.stream.Stop(adapters.CauseStopped)
 	answer.Cancellation = "pending"
-	if t.wait(ctx, promptly) {
-		answer.Cancellation = "acknowledged"
+	if t.wait(ctx, promptly) && t.status != "" {
+		answer.Cancellation = "unknown" // it ended by itself in this moment
+		if t.status == wire.StatusCancelled {
+			answer.Cancellation = "acknowledged"
+		}
 	}
 	writeJSON(w, http.StatusOK, answer)
 	return nil
