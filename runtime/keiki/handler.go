@@ -16,6 +16,7 @@ import (
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/ledger"
 	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/keiki"
 )
@@ -218,6 +219,8 @@ func startFailure(err error) *failure {
 	switch {
 	case errors.Is(err, errNoAdapter):
 		return fail(http.StatusNotFound, "no_adapter", "No adapter answers for this agent.")
+	case errors.Is(err, errID):
+		return fail(http.StatusBadRequest, string(wire.CodeInvalidRequest), "turnId or agentId is longer than %d bytes, or has a NUL in it.", ledger.MaxName)
 	case errors.Is(err, runtime.ErrDraining):
 		return busy(5, "draining", "The server is shutting down: send the turn again in a moment.")
 	case errors.Is(err, runtime.ErrSessionBusy):

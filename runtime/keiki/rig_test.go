@@ -74,6 +74,7 @@ func newRig(t *testing.T, adapter adapters.Adapter, edit ...func(*rigConfig)) *r
 	if g.handler, err = keiki.New(c.push); err != nil {
 		t.Fatal(err)
 	}
+	keiki.SetBackoff(g.handler, 5*time.Millisecond, 50*time.Millisecond)
 	h := http.Handler(g.handler)
 	if c.wrap != nil {
 		h = c.wrap(h)

@@ -190,13 +190,14 @@ var (
 	errDuplicate = errors.New("the turn has run or runs")
 	errNoAdapter = errors.New("no adapter answers for this agent")
 	errStore     = errors.New("the store of claims does not answer")
+	errID        = errors.New("the turn's id or its agent's is longer than can be kept, or has a NUL in it")
 )
 
 // claimTimeout limits what is asked of the store. Longer than any store takes that works.
 const claimTimeout = 10 * time.Second
 
 // begin claims the turn and starts it. The error is errDuplicate (with the turn where it runs here),
-// errNoAdapter, errStore, or one of the engine's; after an error nothing is remembered of it.
+// errNoAdapter, errStore, errID, or one of the engine's; after an error nothing is remembered of it.
 func (r *runner) begin(ctx context.Context, a assignment) (*turn, error) {
 	adapter := r.adapter(a.turn.AgentID)
 	if adapter == nil {
@@ -299,6 +300,8 @@ func (r *runner) start(ctx context.Context, t *turn, a assignment, adapter adapt
 	}
 	claimed, err := r.conf.Claims.Claim(ctx, ledger.ClaimRequest{Agent: agent, Turn: id, Again: a.leave, At: now, Expires: longest.Add(afterDeadline)})
 	switch {
+	case errors.Is(err, ledger.ErrInvalid):
+		return errID
 	case err != nil:
 		t.log.Error("the turn could not be claimed", "error", err)
 		return errStore
