@@ -43,13 +43,24 @@ func Keiki() (map[string][]byte, error) {
 
 // finishKeiki adds what the wire has and the Go types do not.
 func (d *document) finishKeiki(kind wire.Kind) {
-	all := append([]*jsonschema.Schema{d.root}, definitions(d.root)...)
+	all := []*jsonschema.Schema{d.root}
+	for _, s := range d.root.Definitions {
+		all = append(all, s)
+	}
 	for _, s := range all {
 		for pair := s.Properties.Oldest(); pair != nil; pair = pair.Next() {
-			if !slices.Contains(s.Required, pair.Key) {
-				orNull(pair.Value)
+			if pair.Value.Type != "" && !slices.Contains(s.Required, pair.Key) {
+				types(pair.Value, pair.Value.Type, "null")
 			}
 		}
+	}
+	if kind == wire.KindArrival {
+		// What is referred to is never null here, so that the definition becomes the property.
+		links := d.property(d.root, "keiki")
+		description := links.Description
+		*links = *types(d.definition("Links"), "object", "null")
+		links.Description = description
+		delete(d.root.Definitions, "Links")
 	}
 
 	head := jsonschema.NewProperties()
@@ -71,8 +82,8 @@ func (d *document) finishKeiki(kind wire.Kind) {
 	if kind == wire.KindCancelled {
 		return
 	}
-	flagged := orNull(&jsonschema.Schema{Type: "boolean", Description: "Whether the message was found suspicious. It is to be answered with care, and not refused."})
-	screening := orNull(&jsonschema.Schema{Type: "object", Properties: jsonschema.NewProperties(), Description: "What prompt guarding found."})
+	flagged := types(&jsonschema.Schema{Description: "Whether the message was found suspicious. It is to be answered with care, and not refused."}, "boolean", "null")
+	screening := types(&jsonschema.Schema{Properties: jsonschema.NewProperties(), Description: "What prompt guarding found."}, "object", "null")
 	screening.Properties.Set("flagged", flagged)
 	d.definition("Message").Properties.Set("screening", screening)
 	if kind != wire.KindTurn {
@@ -90,26 +101,6 @@ func (d *document) finishKeiki(kind wire.Kind) {
 	for _, name := range []string{"createdAt", "timestamp", "time"} {
 		entry.Set(name, &jsonschema.Schema{Description: "When it was said, if it is a date and time or a number as in deadline."})
 	}
-}
-
-func definitions(root *jsonschema.Schema) []*jsonschema.Schema {
-	var list []*jsonschema.Schema
-	for _, s := range root.Definitions {
-		list = append(list, s)
-	}
-	return list
-}
-
-// orNull makes a schema of one type, or a reference, take null too.
-func orNull(s *jsonschema.Schema) *jsonschema.Schema {
-	switch {
-	case s.Ref != "":
-		s.AnyOf = []*jsonschema.Schema{{Ref: s.Ref}, {Type: "null"}}
-		s.Ref = ""
-	case s.Type != "":
-		types(s, s.Type, "null")
-	}
-	return s
 }
 
 // types makes a schema take values of these types.

@@ -157,7 +157,7 @@ func object[T any](d *decoder, v *T, table []field[T]) bool {
 		}
 		value := d.At
 		if !f.read(d, v) {
-			if f.need == optional && d.want != "" && d.at == value {
+			if f.need == optional && d.want != "" && d.at == value && d.missing == "" {
 				d.want += orNull
 			}
 			return false

@@ -93,9 +93,9 @@ func numberInstant(text []byte) (t time.Time, ok bool) {
 			return time.Time{}, false
 		}
 	}
-	if f >= inMilliseconds {
-		f /= 1000
+	units, fraction := math.Modf(f)
+	if f < inMilliseconds {
+		return time.Unix(int64(units), int64(fraction*1e9)).UTC(), true
 	}
-	seconds, fraction := math.Modf(f)
-	return time.Unix(int64(seconds), int64(fraction*1e9)).UTC(), true
+	return time.UnixMilli(int64(units)).Add(time.Duration(fraction * 1e6)).UTC(), true
 }

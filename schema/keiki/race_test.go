@@ -1,0 +1,5 @@
+//go:build race
+
+package keiki_test
+
+const raceEnabled = true
