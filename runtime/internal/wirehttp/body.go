@@ -46,22 +46,15 @@ func (b Body) WithDefaults() Body {
 
 // Bound limits how long r's body may take to come from now on. It is called first of all, since the server
 // reads on after a refusal too, to use the connection again: a body that never comes would hold it for
-// ever. It also lifts a server's own limits on the rest of the request, which would be over before the answer
-// to a body that comes slowly, and would end the request in the middle of its stream. Whoever answers sets
-// limits on each write.
+// ever. It also lifts a server's own limit on the whole response, which would be over before the answer to
+// a body that comes slowly. Whoever answers sets limits on each write.
 func (b *Body) Bound(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
-	s, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
-	if s != nil && s.WriteTimeout > 0 {
-		_ = rc.SetWriteDeadline(time.Time{})
-	}
-	switch {
-	case r.ContentLength == 0:
-		if s != nil && s.ReadTimeout > 0 {
-			_ = rc.SetReadDeadline(time.Time{})
-		}
-	case b.Timeout > 0:
+	if r.ContentLength != 0 && b.Timeout > 0 {
 		_ = rc.SetReadDeadline(time.Now().Add(b.Timeout)) // without it the server's own holds
+	}
+	if s, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 {
+		_ = rc.SetWriteDeadline(time.Time{})
 	}
 }
 
