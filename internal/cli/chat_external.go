@@ -208,6 +208,9 @@ type externalReport struct {
 // has two seconds of that.
 const stopPatience = 5 * time.Second
 
+// latePatience is how long a server may take to end a turn whose time is over by our clock.
+const latePatience = 2 * time.Second
+
 // run runs the turn to its end. The end of ctx has the server cancel it, and the server is heard out: the
 // end of a connection would not end the turn.
 func (x *externalTurn) run(ctx context.Context) error {
@@ -279,7 +282,12 @@ func (x *externalTurn) walk(ctx, hear context.Context, stop func()) error {
 		next := &outstanding[0]
 		outstanding = outstanding[1:]
 		reason, err := x.answer(ctx, next)
-		if err != nil { // nobody is there to answer, or the turn's time is over
+		switch {
+		case errors.Is(err, context.DeadlineExceeded): // the turn's time is over, and the server sees that too
+			late := time.AfterFunc(latePatience, stop)
+			defer late.Stop()
+			return x.ending(hear)
+		case err != nil: // there is nobody any more to answer
 			stop()
 			return x.ending(hear)
 		}

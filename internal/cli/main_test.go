@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -27,6 +28,11 @@ func TestMain(m *testing.M) {
 type leakTest struct{ m *testing.M }
 
 func (l leakTest) Run() int {
+	// A shell starts what it runs in the background with interrupts ignored, and what is started from here
+	// would ignore them too. Taking notice of them ends that.
+	if signal.Ignored(os.Interrupt) {
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	}
 	code := l.m.Run()
 	if err := goleak.Find(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
