@@ -36,6 +36,8 @@ type rig struct {
 	engine   *runtime.Engine
 	handler  *keiki.Handler
 	app      *httptest.Server
+	idle     func() // closes idle connections to the platform
+	conf     rigConfig
 	platform *testhost.Keiki
 	log      *journal
 	// complaints are rules that this test breaks on purpose.
@@ -59,28 +61,10 @@ func newRig(t *testing.T, adapter adapters.Adapter, edit ...func(*rigConfig)) *r
 	for _, e := range edit {
 		e(&c)
 	}
-	logger := slog.New(slog.NewJSONHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	c.runtime.Logger = logger
-	var err error
-	if g.engine, err = runtime.New(c.runtime); err != nil {
-		t.Fatal(err)
-	}
-	c.push.Engine = g.engine
-	c.push.Logger = logger
-	transport := &http.Transport{MaxIdleConnsPerHost: 64}
-	if c.push.Transport == nil {
-		c.push.Transport = transport
-	}
-	if g.handler, err = keiki.New(c.push); err != nil {
-		t.Fatal(err)
-	}
-	keiki.SetBackoff(g.handler, 5*time.Millisecond, 50*time.Millisecond)
-	h := http.Handler(g.handler)
-	if c.wrap != nil {
-		h = c.wrap(h)
-	}
-	g.app = httptest.NewServer(h)
+	g.conf = c
+	g.serve()
 	c.platform.DispatchURL = g.app.URL + "/keiki/turn"
+	var err error
 	if g.platform, err = testhost.NewKeiki(c.platform); err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +74,8 @@ func newRig(t *testing.T, adapter adapters.Adapter, edit ...func(*rigConfig)) *r
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		_ = g.handler.Drain(ctx)
-		g.engine.WaitAdapters()
-		g.handler.Wait()
-		g.app.Close()
+		g.stop(ctx)
 		g.platform.Close()
-		transport.CloseIdleConnections()
 		for _, v := range g.platform.Violations() {
 			if !g.complaints[v.Rule] {
 				t.Errorf("the platform complains: %+v", v)
@@ -107,6 +87,56 @@ func newRig(t *testing.T, adapter adapters.Adapter, edit ...func(*rigConfig)) *r
 		g.noSecret(g.log.String())
 	})
 	return g
+}
+
+// serve makes a server of the rig's configuration.
+func (g *rig) serve() {
+	g.t.Helper()
+	c := g.conf
+	logger := slog.New(slog.NewJSONHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	c.runtime.Logger = logger
+	var err error
+	if g.engine, err = runtime.New(c.runtime); err != nil {
+		g.t.Fatal(err)
+	}
+	c.push.Engine = g.engine
+	c.push.Logger = logger
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	g.idle = transport.CloseIdleConnections
+	if c.push.Transport == nil {
+		c.push.Transport = transport
+	}
+	if g.handler, err = keiki.New(c.push); err != nil {
+		g.t.Fatal(err)
+	}
+	keiki.SetBackoff(g.handler, 5*time.Millisecond, 50*time.Millisecond)
+	h := http.Handler(g.handler)
+	if c.wrap != nil {
+		h = c.wrap(h)
+	}
+	g.app = httptest.NewServer(h)
+}
+
+// stop ends the server; nothing of it is left, or ctx is done.
+func (g *rig) stop(ctx context.Context) {
+	_ = g.handler.Drain(ctx)
+	g.engine.WaitAdapters()
+	g.handler.Wait()
+	g.app.Close()
+	g.idle()
+}
+
+// restart puts another server in the place of the rig's own.
+func (g *rig) restart(edit ...func(*rigConfig)) {
+	g.t.Helper()
+	g.stop(g.t.Context())
+	for _, e := range edit {
+		e(&g.conf)
+	}
+	g.serve()
+	if err := g.platform.SetDispatchURL(g.app.URL + "/keiki/turn"); err != nil {
+		g.t.Fatal(err)
+	}
 }
 
 // noSecret looks for secrets and tokens, whole and without their prefix.
