@@ -209,6 +209,8 @@ type setup struct {
 	binding doc // its digest is set
 	adapter adapters.Adapter
 	gated   bool
+	around  func(http.Handler) http.Handler // middleware
+	server  func(*httptest.Server)          // before it is started
 }
 
 // gated has adapters wait, once they are called, until open is called.
@@ -246,7 +248,20 @@ func newRig(t testing.TB, change func(*setup)) *rig {
 	if _, err := g.h.Recover(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	g.server = httptest.NewServer(g.h)
+	var h http.Handler = g.h
+	if s.around != nil {
+		h = s.around(h)
+	}
+	g.server = httptest.NewUnstartedServer(h)
+	g.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	if s.server != nil {
+		s.server(g.server)
+	}
+	if g.server.EnableHTTP2 {
+		g.server.StartTLS()
+	} else {
+		g.server.Start()
+	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
