@@ -36,9 +36,13 @@ func AgentID(body []byte) (id string, ok bool) {
 		case ',':
 			key = depth == 1
 		case '"':
-			isName := key && isAgentID(body, i)
+			end, escaped, f := scan.String(body, i+1)
+			isName := key && f == scan.OK && isAgentID(body[i+1:end], escaped)
 			key = false
-			if i = closing(body, i+1); !isName {
+			if f != scan.OK {
+				end = closing(body, i+1)
+			}
+			if i = end; !isName {
 				continue
 			}
 			if i = scan.Space(body, i+1); i >= len(body) || body[i] != ':' {
@@ -59,27 +63,18 @@ func AgentID(body []byte) (id string, ok bool) {
 	return id, id != ""
 }
 
-// isAgentID tells whether the string whose opening quote is at i is agentId.
-func isAgentID(body []byte, i int) bool {
-	end, escaped, f := scan.String(body, i+1)
-	if f != scan.OK {
-		return false
-	}
-	raw := body[i+1 : end]
+// isAgentID tells whether raw, the inside of a string, is agentId.
+func isAgentID(raw []byte, escaped bool) bool {
 	if !escaped {
 		return string(raw) == "agentId"
 	}
-	var memory [64]byte
+	var memory [64]byte // all escaped, it has 42
 	return len(raw) <= len(memory) && string(scan.AppendUnescaped(memory[:0], raw)) == "agentId"
 }
 
-// closing returns the offset of the quote that ends the string that begins at i, well-formed or not, or
-// the length of the body.
+// closing returns the offset of the quote that ends the string that begins at i and is not well-formed,
+// or the length of the body.
 func closing(body []byte, i int) int {
-	end, _, f := scan.String(body, i)
-	if f == scan.OK {
-		return end
-	}
 	for ; i < len(body); i++ {
 		switch body[i] {
 		case '\\':

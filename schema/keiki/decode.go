@@ -38,6 +38,8 @@ type decoder struct {
 	extra *extra
 	// stale has bit i where extra.keys[i] must be emptied before its next use.
 	stale uint
+	// entry is what an entry of the history is read into.
+	entry entry
 
 	// The first wrong field: the offset of its value, or that of the object that lacks it; what was
 	// expected (empty: the text is malformed); and the name of a field that is missing.

@@ -152,9 +152,10 @@ func (d *decoder) history(t *Turn) bool {
 	t.HasHistory = true
 	// No useful entry is shorter than this. Where there are many, append finds the right size.
 	const shortest = len(`{"role":"user","text":""},`)
+	e := &d.entry
 	return list(d, &t.History, min(64, (len(d.Doc)-d.At)/shortest+1), func(d *decoder, to *Entry) bool {
-		var e entry
-		if !object(d, &e, entryFields) {
+		*e = entry{}
+		if !object(d, e, entryFields) {
 			return false
 		}
 		if !e.hasText {
