@@ -208,7 +208,7 @@ func (c *canonizer) value(dst, doc []byte, i int) (written []byte, end int) {
 			return append(dst, doc[i:end+1]...), end + 1
 		}
 		c.scratch = scan.AppendUnescaped(c.scratch[:0], doc[i+1:end])
-		return appendString(dst, alias(c.scratch), false), end + 1
+		return scan.AppendString(dst, alias(c.scratch), false), end + 1
 	case 't', 'f', 'n':
 		end, _ = scan.Literal(doc, i)
 		return append(dst, doc[i:end]...), end
@@ -229,7 +229,7 @@ func (c *canonizer) object(dst, doc []byte, i int) (written []byte, end int) {
 		end, escaped, _ := scan.String(doc, i+1)
 		if escaped {
 			m.key = string(scan.AppendUnescaped(nil, doc[i+1:end]))
-			dst = appendString(dst, m.key, false)
+			dst = scan.AppendString(dst, m.key, false)
 		} else {
 			m.key = alias(doc[i+1 : end])
 			dst = append(dst, doc[i:end+1]...)
