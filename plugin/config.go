@@ -130,8 +130,8 @@ type Config struct {
 	OnListen func(addr net.Addr)
 }
 
-// Format makes every verb of fmt show a configuration as %+v or %#v do. For a verb that does not fit, fmt
-// would show what the fields' pointers hold, without asking their secrets how they want to be shown.
+// Format makes every verb of fmt show a configuration as %+v or %#v do, without its secrets. For a verb that
+// does not fit, fmt would show what the fields' pointers hold, and ask no secret how it wants to be shown.
 func (c Config) Format(f fmt.State, _ rune) {
 	type config Config
 	show(f, config(c))
@@ -157,19 +157,6 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 const minToken = 16
 
 func short(t Secret) bool { return len(strings.TrimSpace(t.Reveal())) < minToken }
-
-// forgetSecrets blanks the secrets once nobody needs them here: fmt shows what a [Plugin] holds, and asks
-// no value in an unexported field how it wants to be shown.
-func (c *Config) forgetSecrets() {
-	names := map[string]Secret{}
-	for name := range c.Tokens {
-		names[name] = ""
-	}
-	c.Tokens = names
-	if c.External != nil {
-		c.External.OperatorToken = "" // it is our own copy
-	}
-}
 
 func (c Config) withDefaults() (Config, error) {
 	var errs []error

@@ -80,6 +80,18 @@ type KeikiInbox struct {
 	Concurrency int
 }
 
+// Format is that of [Config].
+func (k Keiki) Format(f fmt.State, _ rune) {
+	type keiki Keiki
+	show(f, keiki(k))
+}
+
+// Format is that of [Config].
+func (i KeikiInbox) Format(f fmt.State, _ rune) {
+	type inbox KeikiInbox
+	show(f, inbox(i))
+}
+
 // check names what is wrong and sets what is missing. c is a copy whose Adapters are complete.
 func (k *Keiki) check(c *Config, wrong func(format string, args ...any)) *Keiki {
 	own := *k

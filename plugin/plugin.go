@@ -3,6 +3,7 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -133,9 +134,12 @@ func New(conf Config) (*Plugin, error) {
 		c.Logger.Warn("sessions and repeated turns are kept in each server's own memory: send a session's turns to one replica",
 			"replicas", c.Replicas)
 	}
-	p.conf.forgetSecrets()
 	return p, nil
 }
+
+// Format makes fmt show a plugin as its configuration: it would show unexported fields without asking the
+// secrets in them how they want to be shown.
+func (p *Plugin) Format(f fmt.State, _ rune) { show(f, p.conf) }
 
 // ServeHTTP serves turns at Config.TurnPath, /healthz, /readyz, /manifest.json and the schemas, with
 // Config.External the endpoints below [ExternalPath], and with Config.Keiki signed requests at its Path.
