@@ -22,38 +22,35 @@ func ParseRequest(body []byte) (*Request, error) {
 			kind = Kind(s)
 		}
 	}
-	switch kind {
-	case KindTurn, KindArrival, KindCancelled:
-	default:
-		d := &decoder{Cursor: c, at: c.At, want: theTypes}
+	r, d, ok := read(kind, body)
+	if r == nil {
+		d = &decoder{Cursor: c, at: c.At, want: theTypes}
 		switch {
 		case there:
 		case root < len(body) && body[root] == '{':
-			d.missing = "type"
+			d.at, d.missing = root, "type"
 		default:
 			d.at, d.want = root, anObject
 		}
 		return nil, refuseRequest(d, "")
 	}
-	r, d, ok := read(kind, body)
 	if !ok {
 		return nil, refuseRequest(d, kind)
 	}
 	return r, nil
 }
 
-// read reads a body as a request of this kind.
+// read reads a body as a request of this kind; r is nil for a kind that is none.
 func read(kind Kind, body []byte) (r *Request, d *decoder, ok bool) {
-	r = &Request{Kind: kind}
 	switch kind {
 	case KindTurn:
-		r.Turn = &Turn{}
+		r = &Request{Kind: KindTurn, Turn: &Turn{}}
 		d, ok = whole(body, r.Turn, turnFields)
 	case KindArrival:
-		r.Arrival = &Arrival{}
+		r = &Request{Kind: KindArrival, Arrival: &Arrival{}}
 		d, ok = whole(body, r.Arrival, arrivalFields)
 	case KindCancelled:
-		r.Cancelled = &Cancelled{}
+		r = &Request{Kind: KindCancelled, Cancelled: &Cancelled{}}
 		d, ok = whole(body, r.Cancelled, cancelledFields)
 	}
 	return r, d, ok

@@ -80,10 +80,10 @@ func TestParseRequest(t *testing.T) {
 		{"history", `{"type":"keiki.turn","version":1,"turnId":"t","agentId":"a","messages":[],"keiki":{"apiBase":"b","turnUrl":"u"},"history":[` +
 			`{"role":"user","text":"a","createdAt":"2029-12-31T23:00:00+01:00"},{"role":"assistant","content":"b","timestamp":1893456000123},` +
 			`{"text":"c","content":"not this","time":1893456000},{"role":"assistant","content":[{"type":"text","text":"d"},{"type":"image","url":"x"},"e",null,{"text":7}],"createdAt":"yesterday","time":true},` +
-			`{"text":null,"content":"f"},{"content":[]},{"role":null,"content":null,"createdAt":{"a":[]}},{}]}`,
+			`{"text":null,"content":"f"},{"content":[]},{"role":null,"content":null,"createdAt":{"a":[]}},{"time":"2030-01-01T00:00:00Z","createdAt":7}]}`,
 			wire.Request{Kind: wire.KindTurn, Turn: &wire.Turn{TurnID: "t", AgentID: "a", Messages: []wire.Message{}, Links: wire.Links{APIBase: "b", TurnURL: "u"}, HasHistory: true, History: []wire.Entry{
 				{Role: "user", Text: "a", Time: at("2029-12-31T22:00:00Z")}, {Role: "assistant", Text: "b", Time: at("2030-01-01T00:00:00.123Z")},
-				{Text: "c", Time: at("2030-01-01T00:00:00Z")}, {Role: "assistant", Text: "de"}, {Text: "f"}, {}, {}, {},
+				{Text: "c", Time: at("2030-01-01T00:00:00Z")}, {Role: "assistant", Text: "de"}, {Text: "f"}, {}, {}, {Time: at("2030-01-01T00:00:00Z")},
 			}}}},
 		{"arrival", arrivalBody, wire.Request{Kind: wire.KindArrival, Arrival: &wire.Arrival{
 			TurnID: "t-1", AgentID: "a-1", ConversationID: "c-1", HeldBack: true, Links: linksOfBodies, Sequence: 1, Messages: []wire.Message{{Text: "one more detail", ID: "m-2"}},
@@ -351,11 +351,9 @@ func TestFaultA6(t *testing.T) { // not parallel: it looks at the clock and at t
 				body := fmt.Appendf(nil, format, strings.Repeat(bracket, n/len(bracket)))
 				var before, after goruntime.MemStats
 				goruntime.ReadMemStats(&before)
-				start := time.Now()
 				_, known := wire.AgentID(body)
 				_, err := wire.ParseRequest(body)
 				_, claim := wire.ParseClaim(body)
-				took := time.Since(start)
 				goruntime.ReadMemStats(&after)
 				if err == nil || claim == nil {
 					t.Errorf("%d × %s in %s was accepted", n, bracket, format)
@@ -363,11 +361,20 @@ func TestFaultA6(t *testing.T) { // not parallel: it looks at the clock and at t
 				if want := strings.Contains(format, "agentId"); known != want {
 					t.Errorf("%d × %s in %s: AgentID says %v", n, bracket, format, known)
 				}
-				if took > 300*time.Millisecond { // for three readers
-					t.Errorf("%d × %s in %s took %v", n, bracket, format, took)
-				}
 				if grew := after.TotalAlloc - before.TotalAlloc; grew > uint64(len(body)+1<<20) {
 					t.Errorf("%d × %s in %s took %d bytes", n, bracket, format, grew)
+				}
+				best := time.Hour // the machine may be busy with something else
+				for range 5 {
+					start := time.Now()
+					wire.AgentID(body)
+					_, _ = wire.ParseRequest(body)
+					if best = min(best, time.Since(start)); best < 100*time.Millisecond {
+						break
+					}
+				}
+				if best > 100*time.Millisecond && !raceEnabled {
+					t.Errorf("%d × %s in %s took %v", n, bracket, format, best)
 				}
 			}
 		}
@@ -559,6 +566,12 @@ func TestKindsAndCodes(t *testing.T) {
 	}
 	if id := new(wire.Request).TurnID(); id != "" {
 		t.Errorf("an empty request is about %q", id)
+	}
+	body := []byte(cancelledBody)
+	r, err := wire.ParseRequest(body)
+	clear(body)
+	if err != nil || r.Kind != wire.KindCancelled { // it keeps no body alive
+		t.Errorf("the kind is %q, %v", r.Kind, err)
 	}
 	for name, call := range map[string]func(){
 		"Schema":   func() { wire.Schema("keiki") },
