@@ -11,7 +11,6 @@ import (
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/internal/soak"
-	wire "github.com/backline-dev/backline/schema/external"
 )
 
 // crowd sends n requests at once and returns their answers.
@@ -202,35 +201,6 @@ func TestTenReaders(t *testing.T) {
 	}
 	if n := g.adapter.calls.Load(); n != 1 {
 		t.Errorf("%d calls", n)
-	}
-}
-
-// Fault B3: a host that closes the connection does not cancel the turn. It may come back.
-func TestFaultB3AHostThatGoesAway(t *testing.T) {
-	t.Parallel()
-	g := newRig(t, gated)
-	q := aRequest("turn:1", script(`{"text":"x"}`, goodUsage))
-	ctx, goAway := context.WithCancel(context.Background())
-	r, err := g.send(ctx, "POST", "turns", q.json())
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, err := bufio.NewReader(r.Body).ReadString('\n')
-	if err != nil || !strings.Contains(first, "accepted") {
-		t.Fatalf("the first line is %q, %v", first, err)
-	}
-	goAway()
-	_ = r.Body.Close()
-	g.open()
-	back := g.post(q).ends("completed/completed")
-	if !strings.HasPrefix(back.body, first) {
-		t.Errorf("who comes back gets\n%s\nafter\n%s", back.body, first)
-	}
-	if g.adapter.calls.Load() != 1 {
-		t.Error("the turn ran again")
-	}
-	if o := g.outcome("turn:1"); o.Status != wire.StatusCompleted {
-		t.Errorf("outcome %+v", o)
 	}
 }
 
