@@ -77,7 +77,7 @@ type Conn struct {
 
 	headerFirst bool // before anything else, which was not yet written
 	began       bool
-	crashed     bool // a middleware's ResponseWriter panicked
+	crashed     atomic.Bool // a middleware's ResponseWriter panicked
 	closed      atomic.Bool
 }
 
@@ -101,7 +101,7 @@ func (c *Conn) Began() bool { return c.began }
 
 // Crashed tells whether a middleware's ResponseWriter panicked, which is in the log then. The handler must
 // panic with http.ErrAbortHandler: a stream without its end must not look like one that has it.
-func (c *Conn) Crashed() bool { return c.crashed }
+func (c *Conn) Crashed() bool { return c.crashed.Load() }
 
 // Close says that the stream has ended. It may be called several times, and writes nothing.
 func (c *Conn) Close() {
@@ -114,7 +114,7 @@ func (c *Conn) Close() {
 // else would recover from its panic.
 func (c *Conn) guard(err *error) {
 	if v := recover(); v != nil {
-		c.crashed = true
+		c.crashed.Store(true)
 		*err = errCrashed
 		c.streams.Logger.Error("a middleware's ResponseWriter panicked",
 			"writer", fmt.Sprintf("%T", c.w), "panic_type", fmt.Sprintf("%T", v), "stack", string(debug.Stack()))
@@ -154,14 +154,15 @@ func (c *Conn) Flush() (err error) {
 // SetWriteDeadline implements [ndjson.Conn]. It is called before a write by whoever writes, and by others
 // only with a time that has passed, to cut a write short. How far ahead the time is becomes the limit for
 // each piece of what is written from now on.
-func (c *Conn) SetWriteDeadline(t time.Time) error {
+func (c *Conn) SetWriteDeadline(t time.Time) (err error) {
+	defer c.guard(&err)
 	now := time.Now()
 	d := t.Sub(now)
 	if d <= 0 && !t.IsZero() {
 		c.cut.Store(true)
 		return c.rc.SetWriteDeadline(t)
 	}
-	err := c.rc.SetWriteDeadline(t)
+	err = c.rc.SetWriteDeadline(t)
 	switch {
 	case err != nil || t.IsZero():
 		c.limit = 0
@@ -223,6 +224,8 @@ var _ ndjson.HangUper = ownConn{}
 func (c ownConn) HangUp() {
 	defer c.Close()
 	_ = c.Flush()
+	var err error
+	defer c.guard(&err)
 	raw, _, err := c.rc.Hijack()
 	if err != nil { // a middleware is in the way
 		_ = c.rc.SetWriteDeadline(time.Unix(1, 0))

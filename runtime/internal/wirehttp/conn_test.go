@@ -31,16 +31,12 @@ type slowWriter struct {
 	sizes    []int // of the writes
 	flushes  int
 	flushErr error
-	panics   any
 }
 
 func (w *slowWriter) Header() http.Header { return w.header }
 func (w *slowWriter) WriteHeader(int)     {}
 
 func (w *slowWriter) Write(p []byte) (int, error) {
-	if w.panics != nil {
-		panic(w.panics)
-	}
 	time.Sleep(w.each)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,7 +160,7 @@ func TestSetWriteDeadline(t *testing.T) {
 		}
 		w.each = 20 * time.Second
 		go func() {
-			time.Sleep(time.Minute)
+			time.Sleep(50 * time.Second)
 			_ = c.SetWriteDeadline(time.Unix(1, 0))
 		}()
 		if n, err := c.Write(make([]byte, size)); !errors.Is(err, errDeadline) || n != 2*wirehttp.WritePiece {
@@ -207,19 +203,42 @@ func TestHeaderFirst(t *testing.T) {
 	}
 }
 
-// A panic of foreign code stays in the connection.
+// A panic of foreign code stays in the connection, whatever is asked of it.
 func TestAWriterThatPanics(t *testing.T) {
 	t.Parallel()
-	var log lines
-	s := &wirehttp.Streams{Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	c := s.Open(&slowWriter{panics: "hunter2"}, requestOf(1, 1))
-	defer c.Close()
-	if _, err := c.Write([]byte("x")); err == nil || !c.Crashed() {
-		t.Errorf("Write = %v, Crashed = %t", err, c.Crashed())
+	for name, call := range map[string]func(c *wirehttp.Conn) error{
+		"Write":            func(c *wirehttp.Conn) error { _, err := c.Write([]byte("x")); return err },
+		"Flush":            func(c *wirehttp.Conn) error { return c.Flush() },
+		"SetWriteDeadline": func(c *wirehttp.Conn) error { return c.SetWriteDeadline(time.Now().Add(time.Second)) },
+		"cutting short":    func(c *wirehttp.Conn) error { return c.SetWriteDeadline(time.Unix(1, 0)) },
+		"HangUp": func(c *wirehttp.Conn) error {
+			c.Lent().(ndjson.HangUper).HangUp()
+			return errors.New("it has none to tell")
+		},
+	} {
+		var log lines
+		s := &wirehttp.Streams{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		c := s.Open(panicking{}, requestOf(1, 1))
+		if err := call(c); err == nil || !c.Crashed() {
+			t.Errorf("%s: %v, Crashed = %t", name, err, c.Crashed())
+		}
+		if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "panicking") || strings.Contains(got, "hunter2") {
+			t.Errorf("%s: the log has %q", name, got)
+		}
+		c.Close()
+		s.Wait(t.Context())
 	}
-	if got := log.String(); strings.Count(got, "level=ERROR") != 1 || !strings.Contains(got, "slowWriter") || strings.Contains(got, "hunter2") {
-		t.Errorf("the log has %q", got)
-	}
+}
+
+type panicking struct{}
+
+func (panicking) Header() http.Header              { return nil }
+func (panicking) WriteHeader(int)                  { panic("hunter2") }
+func (panicking) Write([]byte) (int, error)        { panic("hunter2") }
+func (panicking) FlushError() error                { panic("hunter2") }
+func (panicking) SetWriteDeadline(time.Time) error { panic("hunter2") }
+func (panicking) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	panic("hunter2")
 }
 
 type lines struct {
