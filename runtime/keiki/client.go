@@ -41,6 +41,7 @@ type answer struct {
 	fault  wire.Fault
 	after  time.Duration // of Retry-After; -1 where there is none
 	err    error         // why there was no answer; names no secret
+	cut    bool          // there was one, and a 2xx, but its body did not come; the status is 0
 }
 
 // word says for the log how a call went, without anything that the platform wrote but its code.
@@ -117,8 +118,8 @@ func (c *caller) callWithin(ctx context.Context, method, url string, bearer secr
 	a := answer{status: res.StatusCode, after: -1}
 	a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil && a.status < 300 {
-		// The status says that it was done, but what was asked for did not come.
-		return answer{err: plainError(ctx, err), after: -1}
+		// The status says that it was done, but what may have been asked for did not come.
+		return answer{err: plainError(ctx, err), cut: true, after: -1}
 	}
 	if a.status >= 300 {
 		a.fault = wire.ParseFault(a.body)
@@ -185,17 +186,28 @@ func (t *turn) ask(ctx context.Context, method, path string, body []byte) answer
 }
 
 // insist makes a call again and again, under the same key, until it has a verdict other than again, or ctx
-// is done. It returns the last answer, and again where ctx was faster.
+// is done. Of an answer that is a 2xx the body does not matter. It returns the last answer, and again where
+// ctx was faster. A pause that the platform asked for and that ends after ctx's deadline is not begun; one of
+// ours is cut short, so that there is another try.
 func (t *turn) insist(ctx context.Context, method, path string, body []byte) (answer, verdict) {
 	for attempt := 0; ; attempt++ {
 		a := t.ask(ctx, method, path, body)
 		v := a.judge()
+		if a.cut {
+			v = settled
+		}
 		if v != again || ctx.Err() != nil {
 			return a, v
 		}
 		d := t.r.backoff.next(attempt, a.after)
-		if at, ok := ctx.Deadline(); ok && d >= time.Until(at) {
-			return a, again // there is no time for another one
+		if at, ok := ctx.Deadline(); ok {
+			switch left := time.Until(at); {
+			case d < left:
+			case a.after > 0, left < 2*t.r.backoff.least:
+				return a, again // there is no time for another one
+			default:
+				d = left / 2
+			}
 		}
 		t.log.DebugContext(ctx, "a call of the turn API is made again", "path", path, "answer", a.word(), "in", d)
 		if !sleep(ctx, d) {

@@ -103,50 +103,52 @@ func (k *sink) deliver(o *runtime.Outcome) {
 	if !t.sender.started {
 		return
 	}
-	if t.sender.caughtUp(t.calls, k.written) && o.Status == runtime.Completed {
-		_ = t.sender.finish() // t knows what came of it
+	all := t.sender.caughtUp(t.calls, k.written)
+	if o.Status != runtime.Completed {
+		return
 	}
-	if o.Status == runtime.Completed && t.ended() == notEnded && t.calls.Err() != nil {
-		// The platform's deadline, or the end of the drain, came before the last message.
-		o.Status, o.Cause = runtime.Failed, adapters.CauseTurnTimeout
-		o.Limit = t.deadline.Sub(o.Accepted)
-		if t.hurried() {
-			o.Status, o.Cause = runtime.Cancelled, adapters.CauseDrain
-		}
+	if all {
+		all = t.sender.finish() == nil
+	}
+	if all || t.ended() != notEnded {
+		return // t knows why, if anything went wrong
+	}
+	// The platform's deadline, or the end of the drain, came before the last message.
+	o.Status, o.Cause = runtime.Failed, adapters.CauseTurnTimeout
+	o.Limit = t.deadline.Sub(o.Accepted)
+	if t.hurried() {
+		o.Status, o.Cause = runtime.Cancelled, adapters.CauseDrain
 	}
 }
 
 // complete tells the platform how the turn ended.
 func (t *turn) complete(o *runtime.Outcome, c wire.Completion, late bool) {
 	body := wire.AppendComplete(nil, c)
-	ctx, cancel := context.WithDeadline(t.life, t.deadline)
-	defer cancel()
-	once := late || o.Cause == adapters.CauseDrain || t.calls.Err() != nil
-	if once {
+	if late || t.time.Err() != nil || o.Cause == adapters.CauseDrain {
 		limit := lastTry
 		if o.Cause == adapters.CauseDrain || t.hurried() {
 			limit = shutdownTry
 		}
-		ctx, cancel = context.WithTimeout(t.life, limit)
-		defer cancel()
-		a := t.ask(ctx, http.MethodPost, "/complete", body)
-		t.completed(&a, a.judge())
+		t.completed(t.try(body, limit))
 		return
 	}
-	// The drain's end shortens this too.
-	defer context.AfterFunc(t.calls, cancel)()
-	a, v := t.insist(ctx, http.MethodPost, "/complete", body)
-	if v == again && t.hurried() {
-		last, cancel := context.WithTimeout(t.life, shutdownTry)
-		defer cancel()
-		a = t.ask(last, http.MethodPost, "/complete", body)
-		v = a.judge()
+	a, v := t.insist(t.time, http.MethodPost, "/complete", body)
+	if v == again && t.hurried() { // the drain's end has cut this short
+		a, v = t.try(body, shutdownTry)
 	}
-	t.completed(&a, v)
+	t.completed(a, v)
+}
+
+// try tries once to complete the turn, whatever the deadline.
+func (t *turn) try(body []byte, limit time.Duration) (answer, verdict) {
+	ctx, cancel := context.WithTimeout(t.life, limit)
+	defer cancel()
+	a := t.ask(ctx, http.MethodPost, "/complete", body)
+	return a, a.judge()
 }
 
 // completed says what became of a completion that is more than a formality.
-func (t *turn) completed(a *answer, v verdict) {
+func (t *turn) completed(a answer, v verdict) {
 	switch {
 	case v == settled:
 	case t.life.Err() != nil: // cancelled at this moment

@@ -118,10 +118,11 @@ type turn struct {
 	// platformCut: the adapter is cancelled because of the platform's deadline, not of the turn timeout.
 	platformCut bool
 
-	// life ends when nothing at all may be sent any more, calls (a part of it) when no message may.
-	life, calls     context.Context
-	endLife, noCall context.CancelCauseFunc
-	stopTimer       context.CancelFunc
+	// life ends when nothing at all may be sent any more. A part of it is time, which ends with the deadline,
+	// or when the drain can wait no longer; and a part of that is calls, which ends when no message may be sent.
+	life, time, calls context.Context
+	endLife, noCall   context.CancelCauseFunc
+	endTime           context.CancelFunc
 
 	stream   runtime.Stream
 	sink     sink
@@ -250,8 +251,8 @@ func (r *runner) forget(t *turn) {
 
 // abort gives up a turn that does not run.
 func (t *turn) abort() {
-	t.stopTimer()
 	t.noCall(errEnded)
+	t.endTime()
 	t.endLife(errEnded)
 }
 
@@ -272,9 +273,8 @@ func (r *runner) newTurn(ctx context.Context, a assignment, adapter adapters.Ada
 		t.deadline = time.Now().Add(max(defaultDeadline, r.turnTimeout()))
 	}
 	t.life, t.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
-	timed, stop := context.WithDeadline(t.life, t.deadline)
-	t.stopTimer = stop
-	t.calls, t.noCall = context.WithCancelCause(timed)
+	t.time, t.endTime = context.WithDeadline(t.life, t.deadline)
+	t.calls, t.noCall = context.WithCancelCause(t.time)
 	t.sender.init(t)
 	return t
 }
@@ -460,6 +460,7 @@ func (r *runner) rush() {
 	for _, t := range list {
 		t.hurry.Store(true)
 		t.stopCalls(errEnded)
+		t.endTime()
 	}
 }
 
