@@ -137,7 +137,7 @@ func (p *Plugin) openExternal() error {
 		c.Logger.Info("a turn that no adapter was called for may come again", "protocol", string(adapters.ExternalRuntime), "turn", string(ref))
 	}
 	if x.Admissions != "" {
-		if _, err := p.LoadAdmissions(ctx); err != nil {
+		if _, err := p.admissions(ctx, p.external.OpenAdmissions); err != nil {
 			return &ConfigError{err}
 		}
 	}
@@ -155,10 +155,15 @@ func (p *Plugin) LoadAdmissions(ctx context.Context) ([]Admitted, error) {
 	if p.external == nil || p.conf.External.Admissions == "" {
 		return nil, ErrNoAdmissions
 	}
-	files, err := p.external.LoadAdmissions(ctx, p.conf.External.Admissions)
+	return p.admissions(ctx, p.external.LoadAdmissions)
+}
+
+// admissions reads the directory in one of two ways, and tells the log what that changed.
+func (p *Plugin) admissions(ctx context.Context, read func(context.Context, string) ([]Admitted, error)) ([]Admitted, error) {
+	files, err := read(ctx, p.conf.External.Admissions)
 	for _, f := range files {
 		switch {
-		case f.Err != nil: // in err
+		case f.Err != nil, f.Change == "": // in err, or nothing came of it
 		case f.Change == ledger.Stale || f.Change == ledger.StillWithdrawn:
 			p.conf.Logger.Warn("a file of admissions has no effect", "file", f.File, "kind", string(f.Kind), "ref", f.Ref, "why", string(f.Change))
 		case f.Change == ledger.Unchanged:
@@ -210,7 +215,8 @@ func (p *Plugin) upkeep(ctx context.Context) {
 	}
 }
 
-// reloading reads the admissions on SIGHUP until stop is called, which waits for the last reading.
+// reloading reads the admissions on SIGHUP until stop is called, which waits for the last reading to end, or to
+// be given up.
 func (p *Plugin) reloading(ctx context.Context) (stop func()) {
 	if p.external == nil || p.conf.External.Admissions == "" {
 		return func() {}
@@ -227,6 +233,9 @@ func (p *Plugin) reloading(ctx context.Context) (stop func()) {
 				return
 			}
 			files, err := p.LoadAdmissions(ctx)
+			if ctx.Err() != nil {
+				return
+			}
 			if err != nil {
 				p.conf.Logger.Error("the admissions have mistakes; the files without any are admitted", "error", oneLine(err))
 			}
@@ -263,13 +272,6 @@ func (p *Plugin) externalHandler() http.Handler {
 		return p.external
 	}
 	return http.StripPrefix(p.conf.Prefix, p.external)
-}
-
-func serveExternalSchema(kind externalschema.Document) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/schema+json")
-		_, _ = w.Write(externalschema.Schema(kind))
-	}
 }
 
 // ExternalURL is the base URL of agent.external-runtime's endpoints on a server that listens on addr;

@@ -405,9 +405,19 @@ func TestAdmissions(t *testing.T) {
 		t.Errorf("the log says\n%s", text)
 	}
 
-	// A server does not start with a bad file.
+	// A server does not start with a bad file, and then nothing is admitted.
 	var wrong *plugin.ConfigError
-	_, err = plugin.New(plugin.Config{ID: "muse", Adapter: echoadapter.New(), Logger: slog.New(slog.DiscardHandler), External: &plugin.External{Admissions: dir}})
+	log = &logBuffer{}
+	store := ledger.NewMemory(ledger.MemoryConfig{})
+	_, err = plugin.New(plugin.Config{ID: "muse", Adapter: echoadapter.New(), Logger: log.logger(), External: &plugin.External{Store: store, Admissions: dir}})
+	for _, kind := range ledger.Kinds() {
+		if all, err := store.Admissions(t.Context(), kind); err != nil || len(all) > 0 {
+			t.Errorf("a start that failed admitted %+v, %v", all, err)
+		}
+	}
+	if text := log.String(); strings.Contains(text, "msg=admission") {
+		t.Errorf("a start that failed says\n%s", text)
+	}
 	if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "c.json") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("New with a bad file: %v, want a ConfigError that names it", err)
 	}

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/backline-dev/backline/runtime/internal/wirehttp"
@@ -106,69 +108,128 @@ const maxAdmission = 1 << 20
 // operator's PUT does.
 //
 // It goes on after a bad file. The results have one entry a file, and the error joins all that is
-// wrong, each with its file's name; nothing of a bad file is admitted.
+// wrong, each with its file's name; nothing of a bad file is admitted. Where ctx ends while the system does
+// not give a file's content, as on a disk of the network that has gone, the error is its cause, and nothing
+// is admitted.
 func (h *Handler) LoadAdmissions(ctx context.Context, dir string) ([]Admitted, error) {
-	entries, err := os.ReadDir(dir)
+	files, err := readAdmissions(ctx, dir)
 	if err != nil {
-		return nil, fmt.Errorf("admissions: %w", err)
+		return nil, err
 	}
-	type offer struct {
-		at int
-		a  ledger.Admission
+	return h.admit(ctx, files)
+}
+
+// OpenAdmissions is LoadAdmissions for the start of a server: with a mistake in any file nothing is admitted,
+// and each result has its mistake or no Change.
+func (h *Handler) OpenAdmissions(ctx context.Context, dir string) ([]Admitted, error) {
+	files, err := readAdmissions(ctx, dir)
+	if err != nil {
+		return nil, err
 	}
-	var (
-		results []Admitted
-		offers  []offer
-	)
-	for _, e := range entries {
-		if e.IsDir() || !strings.HasSuffix(e.Name(), ".json") {
-			continue
-		}
-		result := Admitted{File: e.Name()}
-		a, err := readAdmission(filepath.Join(dir, e.Name()))
-		if err != nil {
-			result.Err = fmt.Errorf("admissions: %s: %w", e.Name(), err)
-		} else {
-			result.Kind, result.Ref = a.Kind, a.Ref
-			offers = append(offers, offer{len(results), a})
-		}
-		results = append(results, result)
+	if results, err := resultsOf(files); err != nil {
+		return results, err
 	}
-	sort.SliceStable(offers, func(i, j int) bool {
-		return offers[i].a.Kind == ledger.Profile && offers[j].a.Kind != ledger.Profile
-	})
-	first := map[string]string{}
-	for _, o := range offers {
-		result := &results[o.at]
-		name := string(o.a.Kind) + " " + o.a.Ref
-		if other, ok := first[name]; ok {
-			result.Err = fmt.Errorf("admissions: %s: the %s %q is also in %s", result.File, o.a.Kind, o.a.Ref, other)
-			continue
-		}
-		first[name] = result.File
-		_, change, err := h.store.Admit(ctx, o.a, time.Now())
-		if err != nil {
-			result.Err = fmt.Errorf("admissions: %s: %w", result.File, err)
-			continue
-		}
-		result.Change = change
-	}
-	var errs []error
-	for i := range results {
-		errs = append(errs, results[i].Err)
+	return h.admit(ctx, files)
+}
+
+// An admissionFile is what was read of a file.
+type admissionFile struct {
+	Admitted
+	offer ledger.Admission // where Err is nil
+}
+
+func resultsOf(files []admissionFile) ([]Admitted, error) {
+	results, errs := make([]Admitted, len(files)), make([]error, len(files))
+	for i := range files {
+		results[i], errs[i] = files[i].Admitted, files[i].Err
 	}
 	return results, errors.Join(errs...)
 }
 
-func readAdmission(path string) (ledger.Admission, error) {
-	info, err := os.Stat(path)
+// admit offers what was read to the ledger, profiles first.
+func (h *Handler) admit(ctx context.Context, files []admissionFile) ([]Admitted, error) {
+	for _, kind := range []ledger.Kind{ledger.Profile, ledger.Binding} {
+		for i := range files {
+			f := &files[i]
+			if f.Err != nil || f.Kind != kind {
+				continue
+			}
+			if _, f.Change, f.Err = h.store.Admit(ctx, f.offer, time.Now()); f.Err != nil {
+				f.Err = fmt.Errorf("admissions: %s: %w", f.File, f.Err)
+			}
+		}
+	}
+	return resultsOf(files)
+}
+
+// readAdmissions reads a directory. It does not wait for the system longer than ctx: what hangs is left
+// behind.
+func readAdmissions(ctx context.Context, dir string) ([]admissionFile, error) {
+	type result struct {
+		files []admissionFile
+		err   error
+	}
+	read := make(chan result, 1)
+	go func() {
+		files, err := readDirectory(dir)
+		read <- result{files, err}
+	}()
+	select {
+	case r := <-read:
+		return r.files, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("admissions: %s could not be read in time: %w", dir, context.Cause(ctx))
+	}
+}
+
+func readDirectory(dir string) ([]admissionFile, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return ledger.Admission{}, err
+		return nil, fmt.Errorf("admissions: %w", err)
 	}
-	if info.Size() > maxAdmission {
-		return ledger.Admission{}, fmt.Errorf("it has %d bytes, at most %d are read", info.Size(), maxAdmission)
+	var files []admissionFile
+	for _, e := range entries {
+		if e.IsDir() || !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		f := admissionFile{Admitted: Admitted{File: e.Name()}}
+		if f.offer, f.Err = readAdmission(filepath.Join(dir, e.Name())); f.Err != nil {
+			f.Err = fmt.Errorf("admissions: %s: %w", f.File, f.Err)
+		} else {
+			f.Kind, f.Ref = f.offer.Kind, f.offer.Ref
+			if i := slices.IndexFunc(files, func(o admissionFile) bool { return o.Kind == f.Kind && o.Ref == f.Ref }); i >= 0 {
+				f.Err = fmt.Errorf("admissions: %s: the %s %q is also in %s", f.File, f.Kind, f.Ref, files[i].File)
+			}
+		}
+		files = append(files, f)
 	}
-	doc, err := os.ReadFile(path)
+	return files, nil
+}
+
+// readFile reads a file of admissions: a regular one, whatever its name is a link to, and no more of it than
+// may be there. A pipe or a device could give content without end, or none and no end.
+func readFile(path string) (content []byte, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is opened without waiting for its writer
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("it is no regular file, but %s", info.Mode().Type())
+	}
+	content, err = io.ReadAll(io.LimitReader(f, maxAdmission+1))
+	if err == nil && len(content) > maxAdmission {
+		err = fmt.Errorf("it has more than %d bytes", maxAdmission)
+	}
+	return content, err
+}
+
+func readAdmission(path string) (ledger.Admission, error) {
+	doc, err := readFile(path)
 	if err != nil {
 		return ledger.Admission{}, err
 	}

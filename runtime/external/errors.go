@@ -102,7 +102,8 @@ func startProblem(err error) *problem {
 
 // conflict is the answer to a key or a turn that is known from another request.
 func conflict(what string) *problem {
-	return problemf(http.StatusConflict, "conflict", "The %s is known from a request with other content. The first one stands.", what)
+	return problemf(http.StatusConflict, "conflict", "The %s is known from a request with other content, and the first one stands: "+
+		"send a new idempotency/key and a new turn/ref for other work, or the first request as it was to join or repeat it.", what)
 }
 
 // storeProblem is the answer where the ledger does not do what it must.

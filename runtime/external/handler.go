@@ -159,6 +159,8 @@ func (h *Handler) routes() *mux.Router {
 	route("products/{ref}", h.guarded, map[string]endpoint{"GET": bodiless(h.getProduct)})
 	route("bindings/{ref}/session", h.guarded, map[string]endpoint{"DELETE": bodiless(h.closeSession)})
 	if h.operator.Any() {
+		route("profiles", h.operated, map[string]endpoint{"GET": bodiless(h.listProfiles)})
+		route("bindings", h.operated, map[string]endpoint{"GET": bodiless(h.listBindings)})
 		for _, kind := range ledger.Kinds() {
 			route(string(kind)+"s/{ref}", h.operated, map[string]endpoint{
 				"GET":    bodiless(h.getAdmission(kind)),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -180,107 +181,129 @@ type grant struct {
 	session ledger.Session // as it was seen; its zero value where there is none
 }
 
-// check makes the checks of external-runtime.md, "Order of checks", up to the budget. A reason is that
-// of the first that fails, empty for none; the grant then holds what was found so far.
-func (h *Handler) check(ctx context.Context, q *request) (g grant, reason wire.ReasonCode, err error) {
+// A finding is why a request is refused: the reason, and for the log the field in which it fails, what that is
+// and what it had to be. Refs, digests, numbers and words of the contract, never content.
+type finding struct {
+	reason          wire.ReasonCode
+	field           string
+	found, expected string
+}
+
+func found(reason wire.ReasonCode, field string, is, expected any) *finding {
+	return &finding{reason, field, fmt.Sprint(is), fmt.Sprint(expected)}
+}
+
+// check makes the checks of external-runtime.md, "Order of checks", up to the budget. The finding is the
+// first one, nil for none; the grant then holds what was found so far.
+func (h *Handler) check(ctx context.Context, q *request) (g grant, f *finding, err error) {
 	// 1. The binding.
 	ba, err := h.store.Admission(ctx, ledger.Binding, string(q.binding))
 	if errors.Is(err, ledger.ErrNotFound) {
-		return g, wire.ReasonBindingMissing, nil
+		return g, found(wire.ReasonBindingMissing, "binding/ref", q.binding, "one that is admitted"), nil
 	}
 	if err != nil {
-		return g, "", err
+		return g, nil, err
 	}
 	if g.binding, err = h.admitted.binding(&ba); err != nil {
-		return g, "", err
+		return g, nil, err
 	}
 	b := g.binding
 	expires, err := b.ExpiresAt.Time()
 	if err != nil {
-		return g, "", err
+		return g, nil, err
 	}
 	switch {
 	case !ba.InForce():
-		return g, wire.ReasonBindingRevoked, nil
+		return g, found(wire.ReasonBindingRevoked, "binding/ref", q.binding, "one that was not revoked at "+string(wire.DateTimeOf(ba.WithdrawnAt))), nil
 	case !expires.After(q.at):
-		return g, wire.ReasonBindingExpired, nil
+		return g, found(wire.ReasonBindingExpired, "expires/at", b.ExpiresAt, "after "+string(instant(q.at))), nil
 	case q.BindingDigest != b.BindingDigest:
 		stale, err := h.store.Superseded(ctx, ledger.Binding, string(q.binding), ledger.Digest(q.BindingDigest))
 		if err != nil {
-			return g, "", err
+			return g, nil, err
 		}
+		reason := wire.ReasonBindingMismatch
 		if stale {
-			return g, wire.ReasonBindingStale, nil
+			reason = wire.ReasonBindingStale
 		}
-		return g, wire.ReasonBindingMismatch, nil
+		return g, found(reason, "binding/digest", q.BindingDigest, b.BindingDigest), nil
 	case q.agent != b.AgentID:
-		return g, wire.ReasonBindingMismatch, nil
+		return g, found(wire.ReasonBindingMismatch, "agent/id", q.agent, b.AgentID), nil
 	}
 	if g.adapter = h.adapterOf(b.AgentID); g.adapter == nil {
-		return g, wire.ReasonBindingMismatch, nil // an agent that lives elsewhere
+		return g, found(wire.ReasonBindingMismatch, "agent/id", b.AgentID, "one that an adapter answers for here"), nil
 	}
 
 	// 2. The profile.
 	pa, err := h.store.Admission(ctx, ledger.Profile, string(b.ProfileRef))
 	if errors.Is(err, ledger.ErrNotFound) {
-		return g, wire.ReasonProfileMismatch, nil
+		return g, found(wire.ReasonProfileMismatch, "profile/ref", b.ProfileRef, "one that is admitted"), nil
 	}
 	if err != nil {
-		return g, "", err
+		return g, nil, err
 	}
 	if g.profile, err = h.admitted.profile(&pa); err != nil {
-		return g, "", err
+		return g, nil, err
 	}
 	switch {
 	case g.profile.ProfileGeneration != b.ProfileGeneration:
-		return g, wire.ReasonProfileMismatch, nil
+		return g, found(wire.ReasonProfileMismatch, "profile/generation", b.ProfileGeneration, g.profile.ProfileGeneration), nil
 	case !pa.InForce():
-		return g, wire.ReasonProfileDisabled, nil
+		return g, found(wire.ReasonProfileDisabled, "profile/ref", b.ProfileRef, "one that was not disabled at "+string(wire.DateTimeOf(pa.WithdrawnAt))), nil
 	}
 
 	// 3. Policy.
-	if !permitted(q.TurnRequest, b, g.profile) {
-		return g, wire.ReasonPolicyDenied, nil
+	if f := permitted(q.TurnRequest, b, g.profile); f != nil {
+		return g, f, nil
 	}
 
 	// 4. The deadline.
 	if !q.deadline.After(q.at) {
-		return g, wire.ReasonEventTimeout, nil
+		return g, found(wire.ReasonEventTimeout, "deadline/at", q.DeadlineAt, "after "+string(instant(q.at))), nil
 	}
 
 	// 5. The session. Whether an observation is outstanding is seen last of it, by who asks.
 	g.fence = h.fence(b)
 	g.session, err = h.store.Session(ctx, ledger.BindingRef(q.binding))
 	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
-		return g, "", err
+		return g, nil, err
 	}
 	if q.Mode == wire.ModeContinue {
 		switch {
 		case !g.session.Open:
-			return g, wire.ReasonSessionLost, nil
+			return g, found(wire.ReasonSessionLost, "binding/ref", q.binding, "one with an open session"), nil
 		case g.session.Fence != g.fence:
-			return g, wire.ReasonSessionFenceMismatch, nil
+			return g, differing(g.session.Fence, g.fence), nil
 		case !h.awaits(q):
-			return g, wire.ReasonEventUnauthorized, nil
+			return g, found(wire.ReasonEventUnauthorized, "observation/request/ref", q.Observation.RequestRef, "one that is outstanding"), nil
 		}
 	}
 
 	// 6. The budget.
-	if !q.BudgetReservation.Within(b.BudgetTurnCeiling) {
-		return g, wire.ReasonBudgetExhausted, nil
+	if f := affordable(q.BudgetReservation, b.BudgetTurnCeiling); f != nil {
+		return g, f, nil
 	}
-	return g, "", nil
+	return g, nil, nil
 }
 
-func permitted(q *wire.TurnRequest, b *wire.Binding, p *wire.Profile) bool {
+// permitted is check 3, policy.
+func permitted(q *wire.TurnRequest, b *wire.Binding, p *wire.Profile) *finding {
+	denied := func(field string, is, expected any) *finding {
+		return found(wire.ReasonPolicyDenied, field, is, expected)
+	}
 	switch {
-	case !slices.Contains(b.PromptPolicyRefs, q.PromptPolicyRef),
-		!slices.Contains(b.OutputSchemaRefs, q.OutputSchemaRef),
-		q.Visibility.Over(b.VisibilityCeiling),
-		q.Classification.Over(b.ClassificationCeiling),
-		q.Classification.Quarantined(),
-		q.PassageNo > b.MaxPassages:
-		return false
+	case !slices.Contains(b.PromptPolicyRefs, q.PromptPolicyRef):
+		return denied("prompt-policy/ref", q.PromptPolicyRef, b.PromptPolicyRefs)
+	case !slices.Contains(b.OutputSchemaRefs, q.OutputSchemaRef):
+		return denied("output-schema/ref", q.OutputSchemaRef, b.OutputSchemaRefs)
+	case q.Visibility.Over(b.VisibilityCeiling):
+		return denied("visibility", q.Visibility, b.VisibilityCeiling+" at most")
+	case q.Classification.Over(b.ClassificationCeiling):
+		return denied("classification/source_tier", q.Classification.SourceTier, b.ClassificationCeiling+" at most")
+	case q.Classification.Quarantined():
+		return denied("classification/quarantine", "there", "none")
+	case q.PassageNo > b.MaxPassages:
+		return denied("passage/no", q.PassageNo, fmt.Sprint(b.MaxPassages, " at most"))
 	case p.TransportClass == wire.TransportRemote:
 		for i := range q.InputParts {
 			class := wire.EgressText
@@ -288,12 +311,55 @@ func permitted(q *wire.TurnRequest, b *wire.Binding, p *wire.Profile) bool {
 				class = wire.EgressArtifact
 			}
 			if !slices.Contains(p.EgressClasses, class) {
-				return false
+				return denied(fmt.Sprintf("input/parts/%d", i), class, p.EgressClasses)
 			}
 		}
 	}
-	return true
+	return nil
 }
+
+// affordable is check 6, the budget.
+func affordable(b, ceiling wire.Budget) *finding {
+	if b.Within(ceiling) {
+		return nil
+	}
+	for _, axis := range []struct {
+		name     string
+		is, most int64
+	}{
+		{"max_tokens", b.MaxTokens, ceiling.MaxTokens},
+		{"max_cost_micros", b.MaxCostMicros, ceiling.MaxCostMicros},
+		{"max_wall_time_ms", b.MaxWallTimeMS, ceiling.MaxWallTimeMS},
+		{"max_steps", b.MaxSteps, ceiling.MaxSteps},
+	} {
+		if axis.is > axis.most {
+			return found(wire.ReasonBudgetExhausted, "budget/reservation/"+axis.name, axis.is, fmt.Sprint(axis.most, " at most"))
+		}
+	}
+	return found(wire.ReasonBudgetExhausted, "budget/reservation", b, ceiling)
+}
+
+// differing says in what the session's fence differs from the one that must hold.
+func differing(is, must ledger.Fence) *finding {
+	for _, part := range []struct {
+		field    string
+		is, must any
+	}{
+		{"agent/id", is.Agent, must.Agent},
+		{"agent-binding/ref", is.AgentBinding, must.AgentBinding},
+		{"binding/digest", is.BindingDigest, must.BindingDigest},
+		{"profile/generation", is.ProfileGeneration, must.ProfileGeneration},
+		{"adapter-instance/epoch", is.Epoch, must.Epoch},
+	} {
+		if part.is != part.must {
+			return found(wire.ReasonSessionFenceMismatch, part.field, part.is, part.must)
+		}
+	}
+	return found(wire.ReasonSessionFenceMismatch, "session", "", "")
+}
+
+// instant is a time as this package writes it, to the microsecond.
+func instant(t time.Time) wire.DateTime { return wire.DateTimeOf(t.Truncate(time.Microsecond)) }
 
 func (h *Handler) adapterOf(agent wire.AgentID) adapters.Adapter {
 	if a, ok := h.conf.Adapters[string(agent)]; ok {

@@ -473,7 +473,7 @@ func (h *Handler) refusal(q *request, g *grant, reason wire.ReasonCode, known bo
 	if known {
 		n = namesOf(string(q.turn), string(q.key))
 	}
-	at := wire.DateTimeOf(q.at.Truncate(time.Microsecond))
+	at := instant(q.at)
 	outcome := wire.Outcome{
 		OutcomeRef:     n.outcome(),
 		TurnRef:        q.turn,
@@ -522,7 +522,7 @@ func (h *Handler) Recover(ctx context.Context) (ledger.Recovery, error) {
 	now := time.Now()
 	r, err := h.store.Recover(ctx, now, func(t ledger.Turn, p *ledger.Part) (*ledger.Ending, error) {
 		n := namesOf(string(t.Ref))
-		at := wire.DateTimeOf(now.Truncate(time.Microsecond))
+		at := instant(now)
 		outcome := wire.Outcome{
 			OutcomeRef:     n.outcome(),
 			TurnRef:        wire.TurnRef(t.Ref),

@@ -187,11 +187,14 @@ func (t *turn) reserve(ctx context.Context, g *grant) (first *part, again bool, 
 	if err == nil && stream.Repeat == runtime.First && !stream.Held() {
 		// Once more as a turn that waits: its time counts from when it has its session.
 		stream.Discard()
-		t.waits = true
+		t.waits, t.wallFirst = true, false
 		t.deadline.Store(t.waitsUntil(t.accepted).UnixMicro())
 		t.out = output{}
 		t.out.init(t)
 		spec.Deadline = t.due
+		if d := t.accepted.Add(3*t.profile.Limits.TurnTimeout() + time.Minute); d.Before(t.due) {
+			spec.Deadline = d // later than any that it can get
+		}
 		stream, err = h.engine.Start(ctx, &spec)
 	}
 	if err != nil {
@@ -376,9 +379,7 @@ func (t *turn) dispatch(ctx context.Context) (same bool, err error) {
 	t.holds.Store(true)
 	now := time.Now()
 	t.countFrom(now)
-	if left := t.cutoff().Sub(now); t.cutoff().Before(t.due.Truncate(time.Microsecond)) { // else the engine's own deadline does it
-		t.timer = time.AfterFunc(left, func() { t.stream.Stop(adapters.CauseTurnTimeout) })
-	}
+	t.timer = time.AfterFunc(t.cutoff().Sub(now), func() { t.stream.Stop(adapters.CauseTurnTimeout) })
 	_ = t.stream.Output().Append(func(dst []byte) []byte {
 		t.out.within(t.cutoff().Sub(now))
 		return dst

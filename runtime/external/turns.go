@@ -91,11 +91,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, q *request) (ag
 			known, lastSeq = true, row.LastSeq
 		}
 	}
-	g, reason, err := h.check(ctx, q)
+	g, f, err := h.check(ctx, q)
 	if err != nil {
 		return false, h.storeProblem(ctx, "check", err)
 	}
-	if reason == "" && q.Mode == wire.ModeContinue {
+	if f == nil && q.Mode == wire.ModeContinue {
 		// What is outstanding was looked at in its place; t is the turn that has it, unless it has just
 		// ended.
 		if t == nil {
@@ -103,11 +103,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, q *request) (ag
 		}
 		return h.proceed(w, r, q, t)
 	}
-	if reason != "" {
+	if f != nil {
 		if t != nil {
 			lastSeq = t.sequence()
 		}
-		return h.decline(w, r, q, &g, reason, known, lastSeq)
+		return h.decline(w, r, q, &g, f, known, lastSeq)
 	}
 	return h.start(w, r, q, &g)
 }
@@ -266,10 +266,10 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request, row *ledger.Par
 }
 
 // decline records a refusal and sends it.
-func (h *Handler) decline(w http.ResponseWriter, r *http.Request, q *request, g *grant, reason wire.ReasonCode, known bool, lastSeq int64) (again bool, p *problem) {
+func (h *Handler) decline(w http.ResponseWriter, r *http.Request, q *request, g *grant, f *finding, known bool, lastSeq int64) (again bool, p *problem) {
 	ctx, cancel := lasting(r.Context())
 	defer cancel()
-	refusal := h.refusal(q, g, reason, known, lastSeq)
+	refusal := h.refusal(q, g, f.reason, known, lastSeq)
 	stopPoint("refusing")
 	v, err := h.store.Refuse(ctx, refusal)
 	if err != nil {
@@ -280,9 +280,10 @@ func (h *Handler) decline(w http.ResponseWriter, r *http.Request, q *request, g 
 	case v.Decision == ledger.Running:
 		return true, nil
 	case v.Decision == ledger.Fresh:
-		h.log.DebugContext(ctx, "turn refused", "turn", string(q.turn), "binding", string(q.binding), "reason", string(reason))
+		h.log.InfoContext(ctx, "turn refused", "turn", string(q.turn), "binding", string(q.binding), "reason", string(f.reason),
+			"field", f.field, "found", f.found, "expected", f.expected)
 	}
-	h.engine.Refuse(ctx, adapters.ExternalRuntime, string(reason))
+	h.engine.Refuse(ctx, adapters.ExternalRuntime, string(f.reason))
 	return false, h.replay(w, r, &v.Part)
 }
 
