@@ -18,6 +18,9 @@ import (
 // DefaultKeikiPath is where signed requests of Keiki's are sent.
 const DefaultKeikiPath = "/keiki/turn"
 
+// keikiSchemas is where the schemas of signed requests are, each under its file's name.
+const keikiSchemas = "/schemas/keiki/"
+
 // KeikiSecrets are the signing secrets of Keiki's agents.
 type KeikiSecrets = keiki.Secrets
 

@@ -22,6 +22,7 @@ import (
 	"github.com/backline-dev/backline/runtime/ndjson"
 	"github.com/backline-dev/backline/runtime/session"
 	externalschema "github.com/backline-dev/backline/schema/external"
+	keikischema "github.com/backline-dev/backline/schema/keiki"
 	lowkeyschema "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -106,7 +107,7 @@ func New(conf Config) (*Plugin, error) {
 	route("/healthz", p.serveHealth)
 	route("/readyz", p.serveReady)
 	route("/manifest.json", p.serveManifest)
-	route(lowkeyschema.SchemaPath, serveSchema)
+	route(lowkeyschema.SchemaPath, serveSchemaOf(lowkeyschema.Schema()))
 	if p.external != nil {
 		for _, kind := range externalschema.Values[externalschema.Document]() {
 			route(externalSchemas+externalschema.SchemaFile(kind), serveExternalSchema(kind))
@@ -114,6 +115,9 @@ func New(conf Config) (*Plugin, error) {
 		m.PathPrefix(c.Prefix + ExternalPath + "/").Handler(p.externalHandler())
 	}
 	if p.keiki != nil {
+		for _, kind := range keikischema.Kinds() {
+			route(keikiSchemas+keikischema.SchemaFile(kind), serveSchemaOf(keikischema.Schema(kind)))
+		}
 		m.Handle(c.Prefix+c.Keiki.Path, p.keiki)
 		m.Handle(c.Prefix+c.Keiki.Path+"/", p.keiki)
 	}
@@ -263,9 +267,12 @@ func (p *Plugin) ownManifest(r *http.Request) (*manifest.Manifest, error) {
 	return manifest.New(id, scheme+"://"+r.Host+p.conf.Prefix+p.conf.TurnPath)
 }
 
-func serveSchema(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/schema+json")
-	_, _ = w.Write(lowkeyschema.Schema())
+// serveSchemaOf serves one published schema.
+func serveSchemaOf(schema []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/schema+json")
+		_, _ = w.Write(schema)
+	}
 }
 
 // serveNotFound answers what nobody serves. A POST may well be a turn for a mistyped endpoint, whose host reads
