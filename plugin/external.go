@@ -274,6 +274,10 @@ func (p *Plugin) externalHandler() http.Handler {
 	return http.StripPrefix(p.conf.Prefix, p.external)
 }
 
+func serveExternalSchema(kind externalschema.Document) http.HandlerFunc {
+	return serveSchemaOf(externalschema.Schema(kind))
+}
+
 // ExternalURL is the base URL of agent.external-runtime's endpoints on a server that listens on addr;
 // empty where it is not served.
 func (p *Plugin) ExternalURL(addr string) string {
