@@ -2,7 +2,6 @@ package external_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -157,25 +156,6 @@ func TestFaultI1I2InputDigest(t *testing.T) {
 // splice puts a text in the place of input/parts.
 func splice(q doc, parts, digest string) []byte {
 	return bytes.Replace(q.with("input/parts", "HERE", "input/digest", digest).json(), []byte(`"HERE"`), []byte(parts), 1)
-}
-
-func TestContentTypesAndEncodings(t *testing.T) {
-	t.Parallel()
-	g := newRig(t, nil)
-	q := aRequest("turn:1", goodScript).json()
-	g.do("POST", "turns", q, "Content-Type", "text/plain").problem(415)
-	g.do("POST", "turns", q, "Content-Encoding", "br").problem(415)
-	g.do("POST", "turns", q, "Content-Encoding", "gzip").problem(400)
-	var zipped bytes.Buffer
-	z := gzip.NewWriter(&zipped)
-	_, _ = z.Write(q)
-	_ = z.Close()
-	if r := g.do("POST", "turns", zipped.Bytes(), "Content-Encoding", "gzip"); r.status != 200 {
-		t.Errorf("gzip: %d %s", r.status, r.body)
-	}
-	if r := g.do("POST", "turns", q, "Content-Type", "application/json; charset=utf-8"); r.status != 200 {
-		t.Errorf("with a charset: %d %s", r.status, r.body)
-	}
 }
 
 func TestPathsAndMethods(t *testing.T) {
