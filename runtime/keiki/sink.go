@@ -95,6 +95,9 @@ func (k *sink) Settle(o *runtime.Outcome) {
 	}
 	c.ConsumedArrivals = t.arrivals.consumed(o.Status == runtime.Completed)
 	t.complete(o, c, late)
+	if e := t.ended(); e != why { // it was cancelled or closed before it was completed
+		e.mark(o)
+	}
 }
 
 // deliver sees out the messages that were made, and under a good end what is left.
@@ -113,12 +116,12 @@ func (k *sink) deliver(o *runtime.Outcome) {
 	if all || t.ended() != notEnded {
 		return // t knows why, if anything went wrong
 	}
-	// The platform's deadline, or the end of the drain, came before the last message.
-	o.Status, o.Cause = runtime.Failed, adapters.CauseTurnTimeout
-	o.Limit = t.deadline.Sub(o.Accepted)
+	// The end of the drain, or the platform's deadline, came before the last message.
 	if t.hurried() {
 		o.Status, o.Cause = runtime.Cancelled, adapters.CauseDrain
+		return
 	}
+	t.end(endUnreachable, nil)
 }
 
 // complete tells the platform how the turn ended.
@@ -153,7 +156,7 @@ func (t *turn) completed(a answer, v verdict) {
 	case v == settled:
 	case t.life.Err() != nil: // cancelled at this moment
 	case v == closed:
-		t.log.Info("the platform had closed the turn before it was completed", "answer", a.word())
+		t.end(endClosed, &a)
 	default:
 		t.log.Error("the turn could not be completed: the platform will count it as failed", "answer", a.word())
 	}

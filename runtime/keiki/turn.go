@@ -325,24 +325,22 @@ func (r *runner) start(ctx context.Context, t *turn, a assignment, adapter adapt
 	return nil
 }
 
-// cut tells when the adapter is cancelled, and whether that is because of the platform's deadline: a second
-// before it, or at half of what is left where that is less than two seconds.
+// cut tells when the adapter is cancelled because of the platform's deadline: a second before it, or at half
+// of what is left where that is less than two seconds. at is zero where the engine's own limit is the nearer
+// one.
 func (r *runner) cut(now, deadline time.Time) (at time.Time, platform bool) {
-	if limit := r.turnTimeout(); limit > 0 {
-		at = now.Add(limit)
-	}
 	if deadline.IsZero() {
-		return at, false
+		return time.Time{}, false
 	}
 	left := deadline.Sub(now)
-	early := deadline.Add(-time.Second)
+	at = deadline.Add(-time.Second)
 	if left < 2*time.Second {
-		early = now.Add(max(left, 0) / 2)
+		at = now.Add(max(left, 0) / 2)
 	}
-	if at.IsZero() || early.Before(at) {
-		return early, true
+	if limit := r.turnTimeout(); limit > 0 && !at.Before(now.Add(limit)) {
+		return time.Time{}, false
 	}
-	return at, false
+	return at, true
 }
 
 // run runs the turn.
