@@ -9,10 +9,10 @@ import (
 	wire "github.com/backline-dev/backline/schema/keiki"
 )
 
-// Keiki returns the schemas of the requests that Keiki signs, by the names of the files that they are
-// kept in.
+// Keiki returns the schemas of the requests that Keiki signs and of what its inbox answers, by the names
+// of the files that they are kept in.
 func Keiki() (map[string][]byte, error) {
-	files := map[string][]byte{}
+	documents := map[string]*document{}
 	for _, doc := range []struct {
 		kind        wire.Kind
 		value       any
@@ -23,22 +23,31 @@ func Keiki() (map[string][]byte, error) {
 		{wire.KindArrival, wire.Arrival{}, "Keiki Turn Arrival v1", "Messages that came in while a turn runs."},
 		{wire.KindCancelled, wire.Cancelled{}, "Keiki Turn Cancelled v1", "A turn was cancelled."},
 	} {
-		r := &jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: true, ExpandedStruct: true}
-		d := &document{root: r.Reflect(doc.value)}
+		d := reflectKeiki(doc.value)
 		d.root.ID = jsonschema.ID(wire.SchemaID(doc.kind))
 		d.root.Title = doc.title
 		d.root.Description = doc.description + " Unknown fields are accepted; an optional field may be null."
 		d.finishKeiki(doc.kind)
+		documents[wire.SchemaFile(doc.kind)] = d
+	}
+	documents[wire.ClaimSchemaFile] = keikiClaim()
+	files := map[string][]byte{}
+	for name, d := range documents {
 		if d.err != nil {
-			return nil, fmt.Errorf("%s: %w", doc.kind, d.err)
+			return nil, fmt.Errorf("%s: %w", name, d.err)
 		}
 		text, err := encode(d.root)
 		if err != nil {
 			return nil, err
 		}
-		files[wire.SchemaFile(doc.kind)] = text
+		files[name] = text
 	}
 	return files, nil
+}
+
+func reflectKeiki(value any) *document {
+	r := &jsonschema.Reflector{Anonymous: true, AllowAdditionalProperties: true, ExpandedStruct: true}
+	return &document{root: r.Reflect(value)}
 }
 
 // finishKeiki adds what the wire has and the Go types do not.
@@ -98,7 +107,7 @@ func (d *document) finishKeiki(kind wire.Kind) {
 	}}
 	entry := d.definition("Entry").Properties
 	entry.Set("content", types(&jsonschema.Schema{Description: "What was said, where there is no text: a string, or parts of which some have a text."}, "string", "array", "null"))
-	for _, name := range []string{"createdAt", "timestamp", "time"} {
+	for _, name := range []string{"createdAt", "at", "time", "timestamp"} {
 		entry.Set(name, &jsonschema.Schema{Description: "When it was said, if it is a date and time or a number as in deadline."})
 	}
 }

@@ -372,6 +372,7 @@ func FuzzParseAnswers(f *testing.F) {
 				t.Errorf("%s(%q) = %v, malformed: %v", name, body, err, malformed)
 			}
 		}
+		holdClaim(t, body)
 		c, err := wire.ParseClaim(body)
 		judge("ParseClaim", err)
 		if c != nil {

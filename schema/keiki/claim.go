@@ -28,13 +28,21 @@ type Claim struct {
 // The error is an [*Error], which holds nothing of the token; its code is [CodeInvalidJSON] or
 // [CodeInvalidRequest]. Memory is shared as with [ParseRequest], but for Raw and Token.
 func ParseClaim(body []byte) (*Claim, error) {
+	c, err := parseClaim(body)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func parseClaim(body []byte) (*Claim, *Error) {
 	outer := &outerClaim{}
 	d, ok := whole(body, outer, claimRoot)
 	if !ok {
 		return nil, refuse(d)
 	}
 	if outer.to == 0 {
-		return nil, nil //nolint:nilnil // which is what an empty inbox is
+		return nil, nil // which is what an empty inbox is
 	}
 	t, l := &outer.Turn, &outer.Links
 	pointer := "/turn"

@@ -2,6 +2,7 @@ package keiki
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/backline-dev/backline/schema"
@@ -150,7 +151,22 @@ func Explain(kind Kind, body []byte) []schema.Violation {
 	if ok {
 		return nil
 	}
-	first := refuse(d)
+	return explain(s, body, refuse(d))
+}
+
+// ExplainClaim is [Explain] for an answer of the inbox: nothing for one that [ParseClaim] reads. Where a
+// token should be, or might be, a violation may quote it.
+func ExplainClaim(body []byte) []schema.Violation {
+	_, first := parseClaim(body)
+	if first == nil {
+		return nil
+	}
+	// What must be there is told before what it may be, and a wrong value is both.
+	return slices.CompactFunc(explain(claimSchema(), body, first), func(a, b schema.Violation) bool { return a.Pointer == b.Pointer })
+}
+
+// explain lists what the schema says of a body, of which the decoder says first.
+func explain(s *schema.Schema, body []byte, first *Error) []schema.Violation {
 	if first.Code != CodeInvalidJSON && !tooMany(body) {
 		if list := s.Validate(body); len(list) > 0 {
 			return list
@@ -179,11 +195,17 @@ func schemaOf(kind Kind) *schema.Schema {
 var compiled = sync.OnceValue(func() map[Kind]*schema.Schema {
 	all := map[Kind]*schema.Schema{}
 	for _, kind := range Kinds() {
-		s, err := schema.Compile(SchemaID(kind), Schema(kind))
-		if err != nil {
-			panic(err) // a mistake in this package, which its tests find
-		}
-		all[kind] = s
+		all[kind] = compile(SchemaID(kind), Schema(kind))
 	}
 	return all
 })
+
+var claimSchema = sync.OnceValue(func() *schema.Schema { return compile(ClaimSchemaID, ClaimSchema()) })
+
+func compile(id string, doc []byte) *schema.Schema {
+	s, err := schema.Compile(id, doc)
+	if err != nil {
+		panic(err) // a mistake in this package, which its tests find
+	}
+	return s
+}

@@ -187,3 +187,21 @@ func ExampleSchemaFile() {
 	fmt.Println(wire.SchemaFile(wire.KindCancelled))
 	// Output: keiki.turn.cancelled.v1.schema.json
 }
+
+func ExampleExplainClaim() {
+	for _, v := range wire.ExplainClaim([]byte(`{"turn":{"turn":{"turnId":"turn-1","messages":[]},"turnToken":7}}`)) {
+		fmt.Println(v)
+	}
+	// Output:
+	// /turn/turn/keiki is missing, expected an object
+	// /turn/turnToken is 7, expected a string that is not empty or null
+}
+
+func ExampleClaimSchema() {
+	var doc struct {
+		ID string `json:"$id"`
+	}
+	err := json.Unmarshal(wire.ClaimSchema(), &doc)
+	fmt.Println(doc.ID == wire.ClaimSchemaID, wire.ClaimSchemaFile, err)
+	// Output: true keiki.inbox.claim.v1.schema.json <nil>
+}

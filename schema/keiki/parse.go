@@ -112,8 +112,9 @@ var (
 		{"text", optional, "", func(d *decoder, e *entry) bool { e.hasText = true; return d.text(&e.Text) }},
 		{"content", optional, "", func(d *decoder, e *entry) bool { return d.content(&e.content) }},
 		{"createdAt", anything, "", func(d *decoder, e *entry) bool { return d.guessInstant(&e.Time) }},
-		{"timestamp", anything, "", func(d *decoder, e *entry) bool { return d.guessInstant(&e.Time) }},
+		{"at", anything, "", func(d *decoder, e *entry) bool { return d.guessInstant(&e.Time) }},
 		{"time", anything, "", func(d *decoder, e *entry) bool { return d.guessInstant(&e.Time) }},
+		{"timestamp", anything, "", func(d *decoder, e *entry) bool { return d.guessInstant(&e.Time) }},
 	}
 	partFields = []field[string]{
 		{"text", anything, "", func(d *decoder, s *string) bool { return d.guessText(s) }},

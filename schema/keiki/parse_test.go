@@ -79,11 +79,11 @@ func TestParseRequest(t *testing.T) {
 			wire.Request{Kind: wire.KindTurn, Turn: &wire.Turn{TurnID: "t", AgentID: "a", Channel: []byte(`{"type":"sms", "to": "+1"}`), Messages: []wire.Message{{Silent: true}, {Text: "x", Flagged: true}, {Text: "z"}}, HeldBack: true, Silent: true, QuietLoop: true, Links: wire.Links{APIBase: "b", TurnURL: "u"}}}},
 		{"history", `{"type":"keiki.turn","version":1,"turnId":"t","agentId":"a","messages":[],"keiki":{"apiBase":"b","turnUrl":"u"},"history":[` +
 			`{"role":"user","text":"a","createdAt":"2029-12-31T23:00:00+01:00"},{"role":"assistant","content":"b","timestamp":1893456000123},` +
-			`{"text":"c","content":"not this","time":1893456000},{"role":"assistant","content":[{"type":"text","text":"d"},{"type":"image","url":"x"},"e",null,{"text":7}],"createdAt":"yesterday","time":true},` +
-			`{"text":null,"content":"f"},{"content":[]},{"role":null,"content":null,"createdAt":{"a":[]}},{"time":"2030-01-01T00:00:00Z","createdAt":7}]}`,
+			`{"text":"c","content":"not this","at":"soon","time":1893456000},{"role":"assistant","content":[{"type":"text","text":"d"},{"type":"image","url":"x"},"e",null,{"text":7}],"createdAt":"yesterday","time":true},` +
+			`{"text":null,"content":"f","at":"2030-01-01T00:00:00Z"},{"content":[]},{"role":null,"content":null,"createdAt":{"a":[]}},{"time":"2030-01-01T00:00:00Z","createdAt":7}]}`,
 			wire.Request{Kind: wire.KindTurn, Turn: &wire.Turn{TurnID: "t", AgentID: "a", Messages: []wire.Message{}, Links: wire.Links{APIBase: "b", TurnURL: "u"}, HasHistory: true, History: []wire.Entry{
 				{Role: "user", Text: "a", Time: at("2029-12-31T22:00:00Z")}, {Role: "assistant", Text: "b", Time: at("2030-01-01T00:00:00.123Z")},
-				{Text: "c", Time: at("2030-01-01T00:00:00Z")}, {Role: "assistant", Text: "de"}, {Text: "f"}, {}, {}, {Time: at("2030-01-01T00:00:00Z")},
+				{Text: "c", Time: at("2030-01-01T00:00:00Z")}, {Role: "assistant", Text: "de"}, {Text: "f", Time: at("2030-01-01T00:00:00Z")}, {}, {}, {Time: at("2030-01-01T00:00:00Z")},
 			}}}},
 		{"arrival", arrivalBody, wire.Request{Kind: wire.KindArrival, Arrival: &wire.Arrival{
 			TurnID: "t-1", AgentID: "a-1", ConversationID: "c-1", HeldBack: true, Links: linksOfBodies, Sequence: 1, Messages: []wire.Message{{Text: "one more detail", ID: "m-2"}},

@@ -21,6 +21,23 @@ func SchemaID(kind Kind) string {
 // SchemaFile is the name under which the schema of a kind of request is kept beside this package.
 func SchemaFile(kind Kind) string { return string(kind) + ".v1.schema.json" }
 
+// ClaimSchemaID is the $id of the schema of what the inbox answers, and ClaimSchemaFile the name under
+// which it is kept beside this package.
+const (
+	ClaimSchemaID   = "urn:backline:schema:keiki.inbox.claim:v1"
+	ClaimSchemaFile = "keiki.inbox.claim.v1.schema.json"
+)
+
+// ClaimSchema is the JSON Schema (draft 2020-12) of what the inbox answers, {"turn":null} and both shapes
+// of a claim. It accepts what [ParseClaim] does. The bytes are the caller's.
+func ClaimSchema() []byte {
+	doc, err := published.ReadFile(ClaimSchemaFile)
+	if err != nil {
+		panic(err) // it is embedded above
+	}
+	return doc
+}
+
 // Schema is the JSON Schema (draft 2020-12) of a kind of request, generated from its type. It accepts
 // what [ParseRequest] does. The bytes are the caller's. It panics for a kind that is none.
 func Schema(kind Kind) []byte {

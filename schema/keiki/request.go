@@ -85,8 +85,8 @@ type Entry struct {
 	Role string `json:"role,omitempty" jsonschema_description:"Who said it."`
 	// Text is the wire's text or, without one, its content: a string, or the texts of its parts.
 	Text string `json:"text,omitempty" jsonschema_description:"What was said."`
-	// Time is when it was said, in UTC, as createdAt, timestamp or time tell it; the zero time if none
-	// does.
+	// Time is when it was said, in UTC, as the first of createdAt, at, time and timestamp tells it that
+	// comes and can be read; the zero time if none does.
 	Time time.Time `json:"-"`
 }
 

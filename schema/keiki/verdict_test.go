@@ -155,8 +155,9 @@ type otherEntry struct {
 	Text      *string        `json:"text"`
 	Content   jsontext.Value `json:"content"`
 	CreatedAt jsontext.Value `json:"createdAt"`
-	Timestamp jsontext.Value `json:"timestamp"`
+	At        jsontext.Value `json:"at"`
 	Time      jsontext.Value `json:"time"`
+	Timestamp jsontext.Value `json:"timestamp"`
 }
 
 func compareRequest(t tb, body []byte, got *wire.Request) {
@@ -234,7 +235,7 @@ func compareRequest(t tb, body []byte, got *wire.Request) {
 				entry.Text = contentOf(e.Content)
 			}
 			w.History = append(w.History, entry)
-			if !slices.ContainsFunc([]jsontext.Value{e.CreatedAt, e.Timestamp, e.Time}, func(v jsontext.Value) bool { return sameInstant(entry.Time, v) }) {
+			if !slices.ContainsFunc([]jsontext.Value{e.CreatedAt, e.At, e.Time, e.Timestamp}, func(v jsontext.Value) bool { return sameInstant(entry.Time, v) }) {
 				t.Errorf("%q: the time of entry %d was read as %v", body, i, entry.Time)
 			}
 		}
@@ -363,7 +364,7 @@ var (
 	}
 	names = []string{
 		"type", "version", "turnId", "agentId", "conversationId", "channel", "messages", "history", "context", "instructions", "heldBack", "silent", "quietLoop", "deadline", "keiki",
-		"sequence", "text", "messageId", "screening", "flagged", "role", "content", "createdAt", "timestamp", "time", "apiBase", "turnUrl", "mcpUrl",
+		"sequence", "text", "messageId", "screening", "flagged", "role", "content", "createdAt", "at", "time", "timestamp", "apiBase", "turnUrl", "mcpUrl", "turn", "turnToken", "leaseExpiresAt",
 		"", "x", "AGENTID", "agentid", "é", "a longer name than others",
 	}
 	seeds = []string{
