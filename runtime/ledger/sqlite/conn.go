@@ -39,6 +39,7 @@ func pragmas(readOnly bool) []string {
 		"cache_size = -65536", // 64 MiB at most: the refs and keys of a large ledger are far apart
 		"temp_store = MEMORY", // savepoints keep what they may take back in memory, not in a file
 		"recursive_triggers = 0",
+		"secure_delete = ON", // what is forgotten is overwritten
 	)
 }
 

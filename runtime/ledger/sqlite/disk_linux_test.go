@@ -156,3 +156,43 @@ func helpDisk(ctx context.Context, path string) error {
 	_ = s.Close() // the log may be longer than the limit lets the file become
 	return nil
 }
+
+// TestPingOnAFullDisk: a ledger on a disk without room does not say that it can commit, and does so again once
+// there is some. It needs the right to mount a file system.
+func TestPingOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("no file system can be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := sqlite.Open(t.Context(), filepath.Join(dir, "ledger.db"), sqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := s.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fill := filepath.Join(dir, "fill")
+	if err := os.WriteFile(fill, make([]byte, 2<<20), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, sqlite.ErrDisk) {
+		t.Errorf("Ping on a full disk = %v", err)
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("Ping once there is room = %v", err)
+	}
+}

@@ -497,7 +497,7 @@ func migrate(ctx context.Context, c *conn, path string) (err error) {
 	}
 	// This is written also where nothing changes: it finds out whether the file can be written, which
 	// BEGIN IMMEDIATE does not (SQLite begins a read transaction on a file that is read-only).
-	if _, err := c.sql.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(migrations))); err != nil {
+	if _, err := c.sql.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d; %s", applicationID, setVersion)); err != nil {
 		return explain(path, err)
 	}
 	_, err = c.sql.ExecContext(ctx, `COMMIT`)

@@ -45,6 +45,7 @@ type writer struct {
 	claims           int64 // how many there are, negative for unknown
 	changes          int   // since the last look at the log
 	nextRestart      time.Time
+	forgot           bool // content that the log may still have
 }
 
 // write has the writer run f, and returns once what f did is on the disk, or nothing is.
@@ -297,18 +298,24 @@ const (
 	restartShare = 5 // at most one part in so many of the time is spent waiting
 )
 
-// checkpoint looks at the log after some changes, and has it worked off.
+// checkpoint looks at the log after some changes, and has it worked off. After content was forgotten the
+// log is cut to nothing, as soon as that can be, since it still has what the database file has no more.
 func (s *Store) checkpoint(changes int) {
 	w := s.writer
-	if w.changes += changes; w.changes < lookAfter || s.copying.Load() {
+	cut := w.forgot && time.Now().After(w.nextRestart)
+	if w.changes += changes; w.changes < lookAfter && !cut || s.copying.Load() {
 		return
 	}
 	w.changes = 0
 	_, pages, copied, err := w.walCheckpoint("NOOP")
 	switch {
 	case err != nil:
+	case cut:
+		var done bool
+		done, err = w.restartLog("TRUNCATE")
+		w.forgot = !done
 	case pages >= restartPages && time.Now().After(w.nextRestart):
-		err = w.restartLog()
+		_, err = w.restartLog("RESTART")
 	case pages-copied >= copyPages:
 		s.copying.Store(true)
 		s.copyWake <- struct{}{}
@@ -318,11 +325,12 @@ func (s *Store) checkpoint(changes int) {
 	}
 }
 
-// restartLog has the next change begin the log anew, if readers allow it in time.
-func (w *writer) restartLog() (err error) {
+// restartLog has the next change begin the log anew, if readers allow it in time, which done tells. Mode is
+// RESTART, or TRUNCATE to cut the file as well.
+func (w *writer) restartLog(mode string) (done bool, err error) {
 	// SQLite's own waiting tries less and less often, and misses moments.
 	if _, err := w.sql.ExecContext(context.Background(), `PRAGMA busy_timeout = 0`); err != nil {
-		return err
+		return false, err
 	}
 	defer func() {
 		_, again := w.sql.ExecContext(context.Background(), "PRAGMA "+busyPragma)
@@ -330,16 +338,16 @@ func (w *writer) restartLog() (err error) {
 	}()
 	began := time.Now()
 	for {
-		busy, _, _, err := w.walCheckpoint("RESTART")
+		busy, _, _, err := w.walCheckpoint(mode)
 		waited := time.Since(began)
 		switch {
 		case err != nil && !isBusy(err):
-			return err
+			return false, err
 		case err == nil && !busy:
-			return nil
+			return true, nil
 		case waited > restartWait:
 			w.nextRestart = time.Now().Add((restartShare - 1) * waited)
-			return nil
+			return false, nil
 		}
 		time.Sleep(restartLook)
 	}
@@ -365,10 +373,15 @@ func (c *conn) walCheckpoint(mode string) (busy bool, pages, copied int, err err
 	return busy, pages, copied, nil
 }
 
-// Ping implements [ledger.Store]: it goes through the writer, as a change does.
+// Ping implements [ledger.Store]: it commits something, the schema's number as it is.
 func (s *Store) Ping(ctx context.Context) error {
-	return s.write(ctx, func(*writer) error { return nil })
+	return s.write(ctx, func(w *writer) error {
+		_, err := w.exec(setVersion)
+		return err
+	})
 }
+
+var setVersion = fmt.Sprintf("PRAGMA user_version = %d", len(migrations))
 
 // Recover implements [ledger.Store].
 func (s *Store) Recover(ctx context.Context, when time.Time, end func(ledger.Turn, *ledger.Part) (*ledger.Ending, error)) (did ledger.Recovery, err error) {
@@ -531,6 +544,7 @@ func (s *Store) Sweep(ctx context.Context, when time.Time, limit int) (did ledge
 			left -= len(rows)
 		}
 		w.claims -= int64(did.Claims)
+		w.forgot = w.forgot || did.Products+did.Parts > 0
 		return nil
 	})
 	if err != nil {
