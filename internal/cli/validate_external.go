@@ -156,7 +156,6 @@ func digestOf(field, of string, said, digest external.Digest, err error) []schem
 // checkExternalEvents checks each line, and holds those that are events to the grammar. The error is one
 // of reading.
 func (v *verdict) checkExternalEvents(r io.Reader, grammar *external.Grammar, lineLimit int) error {
-	continued := grammar.After > 0
 	last := 0
 	for line, err := range ndjson.Lines(r, lineLimit) {
 		var long *ndjson.LineTooLongError
@@ -181,10 +180,6 @@ func (v *verdict) checkExternalEvents(r io.Reader, grammar *external.Grammar, li
 		}
 		v.addLine(line.Number, data, eventDigest(e))
 		for _, violation := range grammar.Next(e, len(data)) {
-			// The turn may still await what was asked for in a stream before.
-			if continued && violation.Expected == askedBefore {
-				continue
-			}
 			violation.Pointer = withinLine(violation.Pointer)
 			v.addLine(line.Number, data, []schema.Violation{violation})
 		}
@@ -194,9 +189,6 @@ func (v *verdict) checkExternalEvents(r io.Reader, grammar *external.Grammar, li
 	}
 	return nil
 }
-
-// askedBefore is what an [external.Grammar] expects before a turn awaits an observation.
-const askedBefore = "a tool request or an operator question before it"
 
 // withinLine takes the event's own number off a pointer into a stream.
 func withinLine(pointer string) string {

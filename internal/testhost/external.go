@@ -411,7 +411,7 @@ func (s *ExternalStream) Events() iter.Seq2[ExternalEvent, error] {
 			return
 		}
 		grammar := wire.Grammar{Profile: s.profile}
-		first, continued := true, false
+		first := true
 		last := 0
 		for line, err := range ndjson.Lines(s.body, s.limit) {
 			if err != nil {
@@ -426,14 +426,11 @@ func (s *ExternalStream) Events() iter.Seq2[ExternalEvent, error] {
 			} else {
 				e.Event = *parsed
 				if first {
-					grammar.After, continued = parsed.SeqNo-1, parsed.SeqNo > 1
+					grammar.After = parsed.SeqNo - 1
 				}
 				first = false
 				for _, v := range grammar.Next(parsed, len(e.Raw)) {
-					// A turn may still await what an earlier stream asked for.
-					if !continued || v.Expected != askedBefore {
-						e.Err = &ProtocolError{line.Number, errors.New(v.String())}
-					}
+					e.Err = &ProtocolError{line.Number, errors.New(v.String())}
 				}
 			}
 			if !yield(e, nil) {
@@ -445,9 +442,6 @@ func (s *ExternalStream) Events() iter.Seq2[ExternalEvent, error] {
 		}
 	}
 }
-
-// askedBefore is what a [wire.Grammar] expects before a turn awaits an observation.
-const askedBefore = "a tool request or an operator question before it"
 
 // An ExternalAnswer is a whole stream.
 type ExternalAnswer struct {

@@ -12,10 +12,12 @@ import (
 // A Grammar holds the events of one stream to the order and the limits that they must keep
 // (external-runtime.md, Running): they are all of one turn, numbered without gaps, each with a name of
 // its own, none earlier than the one before; the last is the turn's outcome, and it is the only one. A
-// stream may also end where the turn waits for an observation. The zero value is ready for a turn's
-// first stream; it may be given several streams of one turn, one after the other, as if they were one.
+// stream may also end where the turn waits for an observation of what it has asked for and was not answered
+// yet. The zero value is ready for a turn's first stream; it may be given several streams of one turn, one
+// after the other, as if they were one.
 type Grammar struct {
-	// After is the number of the last event before the stream: 0 for a turn's first.
+	// After is the number of the last event before the stream: 0 for a turn's first. A turn that goes on
+	// may await what it asked for in a stream that the grammar has not seen.
 	After int64
 	// TurnRef is the turn whose stream it is; empty for that of the first event.
 	TurnRef TurnRef
@@ -26,7 +28,8 @@ type Grammar struct {
 	n         int
 	refs      map[EventRef]bool
 	at        time.Time
-	asked     bool // something is asked and no outcome followed
+	unseen    bool  // there was a stream before
+	open      int64 // requests that were not answered yet
 	suspended bool
 	ended     bool
 }
@@ -53,6 +56,9 @@ func (g *Grammar) Next(e *Event, size int) []schema.Violation {
 	if e.TurnRef != g.TurnRef {
 		wrong("turn/ref", excerpt(e.TurnRef), excerpt(g.TurnRef)+", the turn of the stream")
 	}
+	if g.n == 0 {
+		g.unseen = g.After > 0
+	}
 	g.After++
 	if e.SeqNo != g.After {
 		wrong("seq/no", strconv.FormatInt(e.SeqNo, 10), strconv.FormatInt(g.After, 10))
@@ -76,16 +82,19 @@ func (g *Grammar) Next(e *Event, size int) []schema.Violation {
 		g.limits(p, e, size, wrong)
 	}
 
-	g.suspended = false
+	if g.suspended { // one answer has it go on
+		g.suspended = false
+		g.open = max(0, g.open-1)
+	}
 	switch e.Kind {
 	case EventToolRequest, EventOperatorQuestion:
-		g.asked = true
+		g.open++
 	case EventProgress:
 		if e.ProgressCode == ProgressAwaitingObservation {
-			if !g.asked {
-				wrong("progress/code", excerpt(e.ProgressCode), "a tool request or an operator question before it")
+			if g.open == 0 && !g.unseen {
+				wrong("progress/code", excerpt(e.ProgressCode), "a tool request or an operator question before it that is not answered")
 			}
-			g.suspended, g.asked = true, false
+			g.suspended = true
 		}
 	case EventTurnOutcome:
 		g.ended = true
