@@ -86,6 +86,11 @@ func TestSeveralOutstandingRequests(t *testing.T) {
 		if len(streams) != n+1 {
 			t.Errorf("%d streams", len(streams))
 		}
+		joined := reply{t: t}
+		for _, r := range streams {
+			joined.body += r.body
+		}
+		joined.grammatical(g.profile)
 		for i, q := range sent {
 			if again := g.post(q); again.body != streams[i].body {
 				t.Errorf("the replay of %s differs:\n%s\n%s", q.ref("idempotency/key"), streams[i].body, again.body)
