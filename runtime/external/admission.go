@@ -219,13 +219,27 @@ func readFile(path string) (content []byte, err error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("it is no regular file, but %s", info.Mode().Type())
+		return nil, fmt.Errorf("it is no regular file, but %s", kindOf(info.Mode()))
 	}
 	content, err = io.ReadAll(io.LimitReader(f, maxAdmission+1))
 	if err == nil && len(content) > maxAdmission {
 		err = fmt.Errorf("it has more than %d bytes", maxAdmission)
 	}
 	return content, err
+}
+
+func kindOf(m os.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a folder"
+	case m&os.ModeNamedPipe != 0:
+		return "a pipe"
+	case m&os.ModeSocket != 0:
+		return "a socket"
+	case m&os.ModeDevice != 0:
+		return "a device"
+	}
+	return "something else"
 }
 
 func readAdmission(path string) (ledger.Admission, error) {

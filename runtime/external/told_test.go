@@ -312,7 +312,7 @@ func TestAdmissionsThatAreNoFiles(t *testing.T) {
 	}
 	results, err := g.h.LoadAdmissions(t.Context(), dir)
 	for name, text := range map[string]string{
-		"zero.json": "no regular file", "pipe.json": "no regular file", "folder.json": "no regular file",
+		"zero.json": "but a device", "pipe.json": "but a pipe", "folder.json": "but a folder",
 		"dangling.json": "no such file", "large.json": "more than 1048576 bytes",
 	} {
 		if err == nil || !strings.Contains(err.Error(), name+": ") || !strings.Contains(err.Error(), text) {
