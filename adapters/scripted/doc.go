@@ -1,8 +1,9 @@
 // Package scripted is an adapter without a model: a deterministic stand-in for trying out hosts, and
 // for demonstrations, load and fault tests.
 //
-// It echoes the message, unless that begins with the line "script:". Then each further line is one
-// step, a JSON object, and the steps run in order:
+// It echoes the message (of a turn request of agent.external-runtime the first text part), unless that
+// begins with the line "script:". Then each further line is one step, a JSON object, and the steps run in
+// order:
 //
 //	script:
 //	{"status":"thinking"}

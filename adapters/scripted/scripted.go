@@ -52,7 +52,7 @@ func (a *Adapter) Run(ctx context.Context, turn *adapters.Turn, w adapters.Write
 
 // TakesArrivals implements [adapters.ArrivalTaker]: a script takes them if it has an arrivals step.
 func (a *Adapter) TakesArrivals(turn *adapters.Turn) bool {
-	script, ok := scriptOf(turn.Message)
+	script, ok := scriptOf(messageOf(turn))
 	if !ok {
 		return false
 	}
@@ -68,6 +68,15 @@ func (a *Adapter) TakesArrivals(turn *adapters.Turn) bool {
 		}
 	}
 	return false
+}
+
+// messageOf is the message that is a script or is echoed: of a turn request with several text parts the
+// first.
+func messageOf(turn *adapters.Turn) string {
+	if turn.Protocol == adapters.ExternalRuntime && len(turn.Messages) > 0 {
+		return turn.Messages[0].Text
+	}
+	return turn.Message
 }
 
 // scriptOf returns what follows the first line of a message that is a script.
@@ -96,9 +105,10 @@ type player struct {
 }
 
 func (p *player) play(ctx context.Context) error {
-	script, ok := scriptOf(p.turn.Message)
+	message := messageOf(p.turn)
+	script, ok := scriptOf(message)
 	if !ok {
-		return p.text(p.turn.Message)
+		return p.text(message)
 	}
 	p.line = 1
 	for rest := script; rest != ""; {

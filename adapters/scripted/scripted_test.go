@@ -101,6 +101,40 @@ func TestNotAScriptIsEchoed(t *testing.T) {
 	}
 }
 
+// Of a turn request with several text parts the first is the message; elsewhere all of them are.
+func TestSeveralTextParts(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		protocol adapters.Protocol
+		parts    []string
+		want     string
+		takes    bool
+	}{
+		{adapters.ExternalRuntime, []string{script(`{"text":"a"}`), "no step"}, "a", false},
+		{adapters.ExternalRuntime, []string{script(`{"arrivals":"1ns"}`), "no step"}, "", true},
+		{adapters.ExternalRuntime, []string{"hello", script(`{"text":"a"}`)}, "hello", false},
+		{adapters.ExternalRuntime, []string{"hello", "world"}, "hello", false},
+		{adapters.Keiki, []string{"hello", "world"}, "hello\n\nworld", false},
+		{adapters.Keiki, []string{script(`{"text":"a"}`), `{"text":"b"}`}, "ab", false},
+	} {
+		turn := adaptertest.NewTurn(strings.Join(tt.parts, "\n\n"))
+		turn.Protocol = tt.protocol
+		for _, p := range tt.parts {
+			turn.Messages = append(turn.Messages, adapters.Inbound{Text: p})
+		}
+		a := scripted.New(scripted.Config{})
+		if takes := a.TakesArrivals(&turn.Turn); takes != tt.takes {
+			t.Errorf("%q: takes arrivals: %t", tt.parts, takes)
+		}
+		if tt.takes {
+			continue
+		}
+		if res := run(t, turn); res.Err != nil || res.Text() != tt.want {
+			t.Errorf("%s %q: text %q, error %v, want %q", tt.protocol, tt.parts, res.Text(), res.Err, tt.want)
+		}
+	}
+}
+
 func TestLines(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
