@@ -34,10 +34,14 @@ func (r *Run) report(o *Outcome) {
 	if !l.Enabled(ctx, level) {
 		return
 	}
+	who, id := "plugin", info.PluginID
+	if id == "" { // the protocol's turns are for agents
+		who, id = "agent", info.AgentID
+	}
 	var buf [24]slog.Attr
 	attrs := append(buf[:0],
 		slog.String("protocol", string(info.Protocol)),
-		slog.String("plugin", info.PluginID),
+		slog.String(who, id),
 		slog.String("session", info.SessionID),
 		slog.String("turn", info.TurnID),
 		slog.String("status", string(o.Status)),

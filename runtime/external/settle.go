@@ -517,7 +517,7 @@ func outcomeLine(n names, ref wire.TurnRef, seq int64, status wire.Status, reaso
 
 // Recover ends what a process that died left open: turns whose end nobody saw become unknown, with
 // their full reservation charged, and are never run again; others may run. It is called once, before
-// the handler serves. Nothing is run by it.
+// the handler serves. Nothing is run by it, and nothing logged: that is for who has the result.
 func (h *Handler) Recover(ctx context.Context) (ledger.Recovery, error) {
 	now := time.Now()
 	r, err := h.store.Recover(ctx, now, func(t ledger.Turn, p *ledger.Part) (*ledger.Ending, error) {
@@ -549,8 +549,5 @@ func (h *Handler) Recover(ctx context.Context) (ledger.Recovery, error) {
 		}
 		return e, nil
 	})
-	if err == nil && (len(r.Unknown) > 0 || len(r.Released) > 0) {
-		h.log.WarnContext(ctx, "recovered", "unknown", len(r.Unknown), "released", len(r.Released))
-	}
 	return r, err
 }

@@ -2,10 +2,35 @@ package external_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	wire "github.com/backline-dev/backline/schema/external"
 )
+
+// The log names the turn's agent, and no plugin: there are none here.
+func TestLogsNameTheAgent(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, nil)
+	g.post(aRequest("turn:1", goodScript)).ends("completed/completed")
+	named := func() bool {
+		return strings.Contains(g.logs.String(), `"msg":"turn","protocol":"external-runtime","agent":"`+agentID+`"`)
+	}
+	eventually(t, "the turn's line in the log", named)
+	if strings.Contains(g.logs.String(), `"plugin"`) {
+		t.Errorf("the log names a plugin:\n%s", g.logs.String())
+	}
+}
+
+// The scripted adapter's message is the first text part.
+func TestAScriptInTheFirstOfSeveralParts(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, nil)
+	r := g.post(aRequest("turn:1", "x").with(input(script(`{"text":"a"}`, goodUsage), "more")...)).ends("completed/completed")
+	if e := r.events()[2]; e.Content != "a" {
+		t.Errorf("the product is %q", e.Content)
+	}
+}
 
 func TestATurnFromStartToReplay(t *testing.T) {
 	t.Parallel()
