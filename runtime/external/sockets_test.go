@@ -415,16 +415,16 @@ func TestFaultB2APauseLongerThanOurWriteTimeout(t *testing.T) {
 					})
 				}
 			}))
-			for i, steps := range []string{goodScript, script(`{"sleep":"900ms"}`, `{"text":"x"}`, goodUsage), goodScript} {
+			for i, steps := range []string{script(`{"sleep":"600ms"}`, `{"text":"x"}`, goodUsage), goodScript} {
 				q := aRequest(fmt.Sprintf("turn:%d", i), steps)
 				first, _ := g.reusing(q)
 				first.ends("completed/completed")
-				time.Sleep(2 * timeout) // the pause that the fault prescribes
+				time.Sleep(timeout * 3 / 2) // the pause that the fault prescribes
 				again, reused := g.reusing(q)
 				if again.body != first.body || !reused {
 					t.Errorf(version+", turn %d: the replay is the same: %t, on a connection used before: %t", i, again.body == first.body, reused)
 				}
-				time.Sleep(2 * timeout)
+				time.Sleep(timeout * 3 / 2)
 				res, err := g.client().Get(g.server.URL + "/other")
 				if err != nil {
 					t.Fatal(err)
