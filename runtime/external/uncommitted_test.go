@@ -321,6 +321,47 @@ func TestASuspendedStreamSaysSo(t *testing.T) {
 	}
 }
 
+// What a host was asked it can answer: the room for what that takes is kept when it is asked, and what came
+// later gets none of it.
+func TestWhatWasAskedCanBeAnswered(t *testing.T) {
+	t.Parallel()
+	taken := 0
+	for events := int64(6); events <= 24; events++ {
+		g := newRig(t, func(s *setup) {
+			s.profile = s.profile.with("limits", limits(events, 65536, 65536, 60000))
+			s.adapter = asks(5)
+		})
+		q := aRequest("turn:1", "x")
+		start := g.post(q)
+		asked := start.last().SeqNo + 4
+		eventually(t, "all is asked, or the turn has ended", func() bool {
+			body := g.do("GET", "turns/turn:1", nil).body
+			return strings.Contains(body, fmt.Sprintf(`"seq/no":%d`, asked)) || strings.Contains(body, "outcome/ref")
+		})
+		if start.last().Kind == wire.EventTurnOutcome || g.look("turn:1").State != "suspended" {
+			continue
+		}
+		taken++
+		open := []string{start.asked()}
+		r := start
+		for i := 0; r.last().Kind != wire.EventTurnOutcome; i++ {
+			r = g.post(q.answering(fmt.Sprintf("key:%d", i), open[0]))
+			open = open[1:]
+			for _, e := range r.events() {
+				if e.RequestRef != "" {
+					open = append(open, string(e.RequestRef))
+				}
+			}
+		}
+		if r.last().ReasonCode != wire.ReasonCompleted {
+			t.Errorf("with %d events, five requests were let through and the turn ends %s", events, r.last().ReasonCode)
+		}
+	}
+	if taken == 0 {
+		t.Error("nothing was tested")
+	}
+}
+
 // A turn that is ended by what its adapter said is charged the same, however fast the adapter goes on.
 func TestUsageBehindWhatEndsTheTurnDoesNotCount(t *testing.T) {
 	t.Parallel()

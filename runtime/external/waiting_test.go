@@ -153,7 +153,7 @@ func TestLimitsOfATurnThatWaited(t *testing.T) {
 		"turn-timeout-ms": {30 * time.Second, 11 * time.Second, time.Hour, "failed/event-timeout", 21 * time.Second},
 		"both":            {11 * time.Second, 11 * time.Second, time.Hour, "failed/event-timeout", 21 * time.Second},
 		"deadline/at":     {30 * time.Second, 30 * time.Second, 13 * time.Second, "failed/event-timeout", 13 * time.Second},
-		"while it waits":  {30 * time.Second, 30 * time.Second, 4 * time.Second, "failed/event-timeout", 4 * time.Second},
+		"while it waits":  {2 * time.Second, 30 * time.Second, 4 * time.Second, "failed/event-timeout", 4 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
