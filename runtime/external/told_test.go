@@ -170,6 +170,8 @@ func TestTheLogAgreesWithItself(t *testing.T) {
 	}{
 		"refused/tool-not-admitted":   {withProfile("tool/mode", "deny-all"), []string{toolStep}, "adapter-error"},
 		"failed/usage-missing":        {nil, []string{`{"text":"x"}`, `{"usage":{}}`}, "adapter-error"},
+		"failed/event-oversized":      {withProfile("limits", limits(64, 65536, 3, 60000)), []string{`{"text":"four"}`, `{"block":true}`}, "adapter-error"},
+		"cancelled/cancelled":         {nil, nil, "host-stopped"},
 		"failed/event-malformed":      {nil, []string{action("more", 1), `{"block":true}`}, "adapter-error"},
 		"failed/provider-unavailable": {nil, []string{`{"error":"no"}`}, "adapter-error"},
 		"completed/completed":         {nil, []string{`{"text":"x"}`, goodUsage}, "completed"},
@@ -177,7 +179,13 @@ func TestTheLogAgreesWithItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newRig(t, c.setup)
-			g.post(aRequest("turn:1", script(c.script...))).ends(name)
+			if c.script == nil {
+				done := g.running(aRequest("turn:1", script(`{"block":true}`)))
+				g.cancel("turn:1")
+				(<-done).ends(name)
+			} else {
+				g.post(aRequest("turn:1", script(c.script...))).ends(name)
+			}
 			eventually(t, "both lines are there", func() bool { return len(g.logged("turn")) == 1 && len(g.logged("turn settled")) == 1 })
 			turn, settled := g.logged("turn")[0], g.logged("turn settled")[0]
 			if turn["reason"] != name || turn["cause"] != c.cause || settled["status"].(string)+"/"+settled["reason"].(string) != name {

@@ -81,8 +81,8 @@ type part struct {
 	digest ledger.Digest
 	index  int
 	ended  chan struct{} // closed when its record is committed, or lost
-	// shut: it could not be committed that the turn awaits what this part asks for. It is shown with the
-	// turn's end.
+	// shut: it is not committed that the turn awaits what this part asks for, and will not be. The part is
+	// shown once the turn's end is committed.
 	shut bool
 }
 
@@ -592,19 +592,19 @@ func (t *turn) answer(ctx context.Context, q *request) (*part, error) {
 		}
 		switch {
 		case o.over(), o.cancelling:
-			waiting = false
+			p.shut = waiting
 		case !waiting:
 			dst = o.goesOn(dst)
 		default:
 			if f := o.awaiting(); f != nil {
 				o.fail(f.status, f.reason)
-				waiting = false
+				p.shut = true
 			}
 		}
 		return dst
 	})
-	if waiting && t.cut(ctx) != nil { // the turn has been ended where it failed
-		p.shut = true
+	if waiting && !p.shut {
+		p.shut = t.cut(ctx) != nil // then the turn has been ended
 	}
 	a.answer <- observationOf(q.Observation)
 	return p, nil

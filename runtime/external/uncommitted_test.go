@@ -412,31 +412,68 @@ func TestACancellationThatCameTooLate(t *testing.T) {
 	}
 }
 
-// Behind cancelling nothing says that the turn runs, whichever of two requests was faster.
+// Behind cancelling nothing says that the turn runs or awaits something, whichever of two requests was faster.
 func TestACancellationWhileTheTurnIsContinued(t *testing.T) {
 	t.Parallel()
-	store := newGatedStore(nil)
-	g := newRig(t, func(s *setup) { s.conf.Store = store })
-	q := aRequest("turn:1", script(toolStep, `{"block":true}`))
+	for name, c := range map[string]struct {
+		adapter adapters.Adapter
+		events  string
+	}{
+		"one request":  {asks(1), "cancelling turn-outcome"},
+		"two requests": {asks(2), "tool-request cancelling turn-outcome"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newGatedStore(nil)
+			g := newRig(t, func(s *setup) { s.conf.Store, s.adapter = store, c.adapter })
+			q := aRequest("turn:1", "x")
+			start := g.post(q)
+			if name == "two requests" {
+				g.reached("turn:1", 5)
+			}
+			gate := store.shut("continue")
+			next := q.answering("key:c", start.asked())
+			continued := g.watch(next)
+			gate.wait(t)
+			settle := store.shut("settle")
+			if w := g.cancel("turn:1"); w != "pending" {
+				t.Errorf("cancellation %s", w)
+			}
+			gate.opened(nil)
+			settle.wait(t)
+			time.Sleep(aWhile / 3)
+			if text := continued.String(); strings.Contains(text, "tool-request") {
+				t.Errorf("before the turn's end is committed a host has\n%s", text)
+			}
+			settle.opened(nil)
+			r := (<-continued.done).ends("cancelled/cancelled")
+			if k := r.kinds(); k != c.events {
+				t.Errorf("the events are %s", k)
+			}
+			if again := g.post(next); again.body != r.body {
+				t.Errorf("the replay is\n%s\nand not\n%s", again.body, r.body)
+			}
+		})
+	}
+}
+
+// A turn that is being cancelled awaits nothing any more, also while its adapter takes its time.
+func TestAnAnswerToATurnThatIsBeingCancelled(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, func(s *setup) {
+		s.adapter = adapters.Func(func(ctx context.Context, _ *adapters.Turn, w adapters.Writer) error {
+			_, err := w.Tool(ctx, adapters.ToolRequest{Ref: "t", Schema: "s", Input: json.RawMessage(`{"a":1}`)})
+			time.Sleep(time.Second)
+			return err
+		})
+	})
+	q := aRequest("turn:1", "x")
 	start := g.post(q)
-	gate := store.shut("continue")
-	c := q.answering("key:c", start.asked())
-	continued := g.watch(c)
-	gate.wait(t)
-	settle := store.shut("settle")
 	if w := g.cancel("turn:1"); w != "pending" {
 		t.Errorf("cancellation %s", w)
 	}
-	gate.opened(nil)
-	settle.wait(t)
-	settle.opened(nil)
-	r := (<-continued.done).ends("cancelled/cancelled")
-	if k := r.kinds(); k != "cancelling turn-outcome" {
-		t.Errorf("the events are %s", k)
+	g.post(q.answering("key:c", start.asked())).ends("refused/event-unauthorized")
+	if w := g.look("turn:1"); w.State != "suspended" {
+		t.Errorf("the turn is %+v", w)
 	}
-	if again := g.post(c); again.body != r.body {
-		t.Errorf("the replay is\n%s\nand not\n%s", again.body, r.body)
-	}
-	// Once it is being cancelled, nothing is awaited any more.
-	g.post(q.answering("key:d", start.asked())).ends("refused/event-unauthorized")
 }
