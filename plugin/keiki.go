@@ -18,7 +18,7 @@ import (
 // DefaultKeikiPath is where signed requests of Keiki's are sent.
 const DefaultKeikiPath = "/keiki/turn"
 
-// keikiSchemas is where the schemas of signed requests are, each under its file's name.
+// keikiSchemas is where the schemas of signed requests and of claims are, each under its file's name.
 const keikiSchemas = "/schemas/keiki/"
 
 // KeikiSecrets are the signing secrets of Keiki's agents.
@@ -207,19 +207,31 @@ func (p *Plugin) pollInbox(ctx context.Context, signals <-chan os.Signal) error 
 	go func() { defer close(kept); p.upkeep(upkeep) }()
 	defer func() { stopUpkeep(); <-kept }()
 
-	var refused error
-	limit := p.conf.Drain
-	select {
-	case refused = <-ended:
-		limit = NoLimit // nobody asked for the end: the turns in hand are finished
-	case <-ctx.Done():
-	case s := <-signals:
+	draining := func(s os.Signal) {
 		p.conf.Logger.Info("draining; a second signal ends at once", "signal", s.String(), "limit", p.conf.Drain)
 	}
-	stop()
+	var refused error
+	select {
+	case refused = <-ended: // nobody asked for the end: the turns in hand are finished
+		over := make(chan struct{})
+		go func() { defer close(over); p.inbox.Wait() }()
+		select {
+		case <-over:
+		case <-ctx.Done():
+		case s := <-signals:
+			draining(s)
+		}
+	case <-ctx.Done():
+		stop()
+		refused = <-ended // the last poll is given up at once
+	case s := <-signals:
+		draining(s)
+		stop()
+		refused = <-ended
+	}
 	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if limit > 0 {
-		drain, cancel = context.WithTimeout(context.WithoutCancel(ctx), limit)
+	if p.conf.Drain > 0 {
+		drain, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.conf.Drain)
 	}
 	defer cancel()
 	drained := make(chan struct{})
@@ -231,14 +243,11 @@ func (p *Plugin) pollInbox(ctx context.Context, signals <-chan os.Signal) error 
 	}()
 	select {
 	case <-drained:
-		if refused == nil {
-			<-ended
-		}
 		return refused
 	case <-second(signals, drained):
 		p.engine.CancelAll()
 		cancel()
-		return ErrKilled
+		return ErrKilled // at once: the drain that is given up ends by itself within the adapters' grace
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func ExamplePollInbox() {
 	// A platform with nothing to do.
 	platform := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, `{"turn": null}`)
+		_, _ = fmt.Fprint(w, `{"turn": null}`)
 	}))
 	defer platform.Close()
 

@@ -118,6 +118,7 @@ func New(conf Config) (*Plugin, error) {
 		for _, kind := range keikischema.Kinds() {
 			route(keikiSchemas+keikischema.SchemaFile(kind), serveSchemaOf(keikischema.Schema(kind)))
 		}
+		route(keikiSchemas+keikischema.ClaimSchemaFile, serveSchemaOf(keikischema.ClaimSchema()))
 		m.Handle(c.Prefix+c.Keiki.Path, p.keiki)
 		m.Handle(c.Prefix+c.Keiki.Path+"/", p.keiki)
 	}
@@ -191,14 +192,14 @@ func (p *Plugin) Drain(ctx context.Context) error {
 	if p.inbox != nil {
 		protocols = append(protocols, p.inbox.Drain)
 	}
+	protocols = append(protocols, p.engine.Drain)
 	errs := make([]error, len(protocols))
 	var all sync.WaitGroup
 	for i, drain := range protocols {
 		all.Go(func() { errs[i] = drain(ctx) })
 	}
-	err := p.engine.Drain(ctx)
 	all.Wait()
-	return cmp.Or(append(errs, err)...)
+	return cmp.Or(errs...)
 }
 
 // Stats are a plugin's counts at one moment, over all protocols.

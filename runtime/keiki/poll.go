@@ -42,7 +42,7 @@ func (p *poller) done() { <-p.room }
 // whether there was work, whose room is then taken until done is called.
 func (p *poller) run(ctx context.Context, take func(body []byte) (work bool, err error)) error {
 	failures := 0
-	for {
+	for ctx.Err() == nil {
 		select {
 		case p.room <- struct{}{}:
 		case <-ctx.Done():
@@ -54,24 +54,23 @@ func (p *poller) run(ctx context.Context, take func(body []byte) (work bool, err
 			p.done()
 		}
 		switch {
-		case ctx.Err() != nil:
-			return nil
+		case ctx.Err() != nil: // whatever became of the poll
+			continue
 		case errors.Is(err, ErrKeyRefused):
 			return err
 		case err != nil:
 			d := p.backoff.next(failures, after)
 			failures++
 			p.log.Warn("polling failed", "error", err, "again_in", d.Round(time.Millisecond))
-			if !sleep(ctx, d) {
-				return nil
-			}
+			sleep(ctx, d)
 			continue
 		}
 		failures = 0
-		if d := pollEvery - time.Since(began); !work && d > 0 && !sleep(ctx, d) {
-			return nil
+		if d := pollEvery - time.Since(began); !work && d > 0 {
+			sleep(ctx, d)
 		}
 	}
+	return nil
 }
 
 func (p *poller) once(ctx context.Context, take func(body []byte) (bool, error)) (work bool, after time.Duration, err error) {
