@@ -135,10 +135,10 @@ func TestExitCodes(t *testing.T) {
 		{"validate nothing", []string{"validate", filepath.Join(dir, "none")}, nil, 2, "no such file"},
 		{"validate a directory", []string{"validate", dir}, nil, 2, "is a directory"},
 		{"validate as what?", []string{"validate", weak}, nil, 2, "name it with --schema manifest|lowkey-request|lowkey-events|external-request|"},
-		{"validate by an unknown schema", []string{"validate", "--schema", "lowkey", good}, nil, 2, "want manifest, lowkey-request, lowkey-events, external-request, external-events, external-outcome, external-profile, external-binding, external-product, classification, keiki-turn, keiki-arrival or keiki-cancelled"},
+		{"validate by an unknown schema", []string{"validate", "--schema", "lowkey", good}, nil, 2, "want manifest, lowkey-request, lowkey-events, external-request, external-events, external-outcome, external-profile, external-binding, external-product, classification, keiki-turn, keiki-arrival, keiki-cancelled or keiki-claim"},
 		{"validate two", []string{"validate", good, bad}, nil, 2, "takes only one FILE"},
 
-		{"unknown schema", []string{"schema", "bogus"}, nil, 2, "the names are lowkey-request, lowkey-events, external-request, external-events, external-outcome, external-profile, external-binding, external-product, classification, keiki-turn, keiki-arrival and keiki-cancelled"},
+		{"unknown schema", []string{"schema", "bogus"}, nil, 2, "the names are lowkey-request, lowkey-events, external-request, external-events, external-outcome, external-profile, external-binding, external-product, classification, keiki-turn, keiki-arrival, keiki-cancelled and keiki-claim"},
 		{"manifest check", []string{"manifest", "check", bad}, nil, 1, "2 violations"},
 		{"manifest show of no object", []string{"manifest", "show", weak}, nil, 1, "where a value is expected"},
 		{"manifest show of nothing", []string{"manifest", "show", filepath.Join(dir, "none")}, nil, 2, "no such file"},

@@ -11,7 +11,6 @@ import (
 
 	"github.com/backline-dev/backline/manifest"
 	"github.com/backline-dev/backline/schema/external"
-	"github.com/backline-dev/backline/schema/keiki"
 	wire "github.com/backline-dev/backline/schema/lowkey"
 )
 
@@ -45,8 +44,8 @@ func publishedSchemas() []published {
 	}
 	for _, k := range keikiKinds {
 		list = append(list, published{
-			k.name, keiki.SchemaID(k.kind), k.about,
-			func() ([]byte, error) { return keiki.Schema(k.kind), nil },
+			k.name, k.id, k.about,
+			func() ([]byte, error) { return k.text, nil },
 		})
 	}
 	return list

@@ -52,7 +52,8 @@ func (a *app) validateCommand() *cobra.Command {
 		Long: `Validate checks a document: a plugin manifest; a Lowkey turn request, or the NDJSON events of a Lowkey
 response, with their order; any document of agent.external-runtime, with the digests that it carries, or
 its events, with their order, numbers and digests, and with --profile its limits; a request that Keiki
-signs. It reads FILE, or standard input without one or with -.
+signs, or with --schema keiki-claim what its inbox answers. It reads FILE, or standard input without one or
+with -.
 
 What the document is, is told from its content, or by --schema. Every violation is one line, with the
 line and column in the file (of a field that is missing, those of the object that lacks it), the JSON
@@ -178,7 +179,7 @@ func (a *app) validate(in io.Reader, file, kind string, grammar *external.Gramma
 		case e != nil:
 			v.checkExternal(e.kind, doc)
 		case k != nil:
-			v.checkKeiki(k.kind, doc)
+			v.checkKeiki(k, doc)
 		default:
 			v.checkRequest(doc)
 		}
