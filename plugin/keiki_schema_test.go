@@ -24,11 +24,15 @@ func TestKeikiSchemasAreServed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		schemas := map[string][]byte{keiki.ClaimSchemaFile: keiki.ClaimSchema()}
 		for _, kind := range keiki.Kinds() {
+			schemas[keiki.SchemaFile(kind)] = keiki.Schema(kind)
+		}
+		for name, schema := range schemas {
 			w := httptest.NewRecorder()
-			p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/schemas/keiki/"+keiki.SchemaFile(kind), nil))
-			if w.Code != want || with && w.Body.String() != string(keiki.Schema(kind)) {
-				t.Errorf("the schema of %s: %d %.100s", kind, w.Code, w.Body)
+			p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/schemas/keiki/"+name, nil))
+			if w.Code != want || with && w.Body.String() != string(schema) {
+				t.Errorf("%s: %d %.100s", name, w.Code, w.Body)
 			}
 		}
 	}
