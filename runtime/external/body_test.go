@@ -1,12 +1,15 @@
 package external_test
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httputil"
 	goruntime "runtime"
 	"strings"
 	"sync"
@@ -175,10 +178,37 @@ func (g *rig) offer(path string, body io.Reader, header ...string) (reply, error
 	return g.read(r), nil
 }
 
+// pour sends a chunked body until the answer has come. A client would give up when the server no longer
+// takes the body, which may be before it sees the answer.
+func (g *rig) pour(body io.Reader, header string) (reply, error) {
+	c, err := net.Dial("tcp", g.server.Listener.Addr().String())
+	if err != nil {
+		return reply{}, err
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	poured := make(chan struct{})
+	go func() {
+		defer close(poured)
+		_, _ = fmt.Fprintf(c, "POST /external-runtime/turns HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n%s\r\n", header)
+		w := httputil.NewChunkedWriter(c)
+		_, _ = io.Copy(w, body)
+		_ = w.Close()
+	}()
+	defer func() {
+		_ = c.Close()
+		<-poured
+	}()
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return reply{}, err
+	}
+	return g.read(res), nil
+}
+
 // Fault B7: size limits that only look at Content-Length. Over the limit is 400 here.
 func TestFaultB7TheLimitCountsDecodedBytes(t *testing.T) {
 	t.Parallel()
-	const limit = 1 << 20
+	const limit = 256 << 10
 	for version := range versions {
 		g := newRig(t, both(over(version), func(s *setup) { s.conf.MaxBody = limit }))
 		for path, document := range map[string]doc{"turns": nil, "profiles/" + profileRef: aProfile(), "bindings/" + bindingRef: aBinding().sealed()} {
@@ -280,9 +310,9 @@ func TestFaultB7WhatExceedsTheLimitIsRefusedUnread(t *testing.T) {
 		"no end of brackets": func() io.Reader { return newEndless([]byte("[")) },
 		"no end of nothing":  func() io.Reader { return newEndless(empty) },
 	} {
-		var header []string
+		header := ""
 		if name == "a bomb" || name == "no end of nothing" {
-			header = []string{"Content-Encoding", "gzip"}
+			header = "Content-Encoding: gzip\r\n"
 		}
 		n := at
 		if name == "no end of nothing" {
@@ -310,7 +340,7 @@ func TestFaultB7WhatExceedsTheLimitIsRefusedUnread(t *testing.T) {
 		var all sync.WaitGroup
 		for range n {
 			all.Go(func() {
-				r, err := g.offer("turns", body(), header...)
+				r, err := g.pour(body(), header)
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					return

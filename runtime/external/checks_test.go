@@ -194,7 +194,10 @@ func TestPolicy(t *testing.T) {
 func TestAnAgentWithoutAnAdapter(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, nil)
-	h, err := external.New(external.Config{Engine: g.engine, Store: g.store, Adapters: map[string]adapters.Adapter{"agent:other": g.adapter}})
+	h, err := external.New(external.Config{
+		Engine: g.engine, Store: g.store, Logger: quiet,
+		Adapters: map[string]adapters.Adapter{"agent:other": g.adapter},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
