@@ -17,14 +17,19 @@
 // reads each stream to its end always finds a request to answer. What the adapter emits meanwhile is
 // the beginning of the next part.
 //
+// The last lines of a part, which are what it asks for or the turn's outcome, leave once they are committed.
+// What comes before them leaves at once.
+//
 // The log of the running turn has all parts; the ledger has those that ended. A request that comes again
 // follows its part of the log while the turn runs, and gets the recorded bytes afterwards.
 //
 // # Locks
 //
 // Handler.mu guards the map of live turns and is held for map operations. turn.mu orders what changes a
-// turn in the ledger (suspension, continuation, settlement) and is held over those commits. The lock of
-// the turn's log guards the sink's state; it comes last and nothing blocks under it.
+// turn in the ledger (dispatch, suspension, continuation, settlement) and is held over those commits, but
+// for the settlement's: from then on nobody else changes the turn, and that commit may take as long as the
+// ledger is out of order. The lock of the turn's log guards the sink's state; it comes last and nothing
+// blocks under it.
 //
 // The contract is Backline's page external-runtime.md with the schemas of the family.
 package external
