@@ -56,7 +56,7 @@ func newRequest(g *rig, turn string) request {
 	}
 }
 
-func (q *request) body() []byte {
+func (q request) body() []byte {
 	switch q.kind {
 	case "keiki.turn.cancelled":
 		return fmt.Appendf(nil, `{"type":%q,"turnId":%q,"agentId":%q,"conversationId":"conv"%s}%s`, q.kind, q.turn, q.agent, q.more, q.after)
