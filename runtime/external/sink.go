@@ -78,8 +78,7 @@ const (
 func (o *output) init(t *turn) {
 	o.t = t
 	o.limits = t.profile.Limits
-	// A request that comes again because the process died before its adapter was called has other events.
-	o.prefix = "event:" + t.names.id + ":" + strconv.FormatInt(t.accepted.UnixMicro(), 36) + ":"
+	o.prefix = "event:" + t.names.run(t.accepted) + ":"
 	// Running events are at most a quarter of all, evenly over the time that the turn may take, so that
 	// they can never use up the rest.
 	o.moreRuns = max(1, o.limits.MaxEvents/4)

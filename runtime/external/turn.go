@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -103,6 +104,14 @@ func namesOf(parts ...string) names {
 		_, _ = fmt.Fprintf(sum, "%d:%s,", len(p), p)
 	}
 	return names{base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:18])}
+}
+
+// run names this run of the turn, in its events' refs: a request that comes again because the process died
+// before its adapter was called has events of its own.
+func (n names) run(at time.Time) string {
+	var micros [8]byte
+	binary.BigEndian.PutUint64(micros[:], uint64(at.UnixMicro())) //nolint:gosec // a time of our own
+	return n.id[:16] + base64.RawURLEncoding.EncodeToString(micros[2:])
 }
 
 func (n names) outcome() wire.OutcomeRef { return wire.OutcomeRef("outcome:" + n.id) }
