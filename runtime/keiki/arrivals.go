@@ -281,8 +281,10 @@ func (t *turn) fill() {
 		ctx, cancel := context.WithTimeout(t.calls, left)
 		t.pull(ctx, missing-1)
 		cancel()
-		if now, _, _ := t.arrivals.gap(); now != missing {
-			continue // it has moved: the next page, or the end
+		select {
+		case <-moved: // the next page, or the end
+			continue
+		default:
 		}
 		timer := time.NewTimer(min(t.r.backoff.next(attempt, -1), left))
 		attempt++
@@ -310,7 +312,9 @@ func (t *turn) pull(ctx context.Context, after int64) {
 	switch a.judge() {
 	case settled:
 	case closed:
-		t.end(endClosed, &a)
+		if a.fault.Code == "turn_closed" { // a 404 alone may be a platform that has nothing to pull
+			t.end(endClosed, &a)
+		}
 		return
 	case unauthorised:
 		t.end(endUnauthorised, &a)

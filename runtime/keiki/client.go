@@ -40,6 +40,7 @@ type answer struct {
 	body   []byte
 	fault  wire.Fault
 	after  time.Duration // of Retry-After; -1 where there is none
+	date   time.Time     // on the platform's clock, to the second; zero where it does not say
 	err    error         // why there was no answer; names no secret
 	cut    bool          // there was one, and a 2xx, but its body did not come; the status is 0
 }
@@ -53,6 +54,21 @@ func (a *answer) word() string {
 		return strconv.Itoa(a.status) + " " + a.fault.Code
 	}
 	return strconv.Itoa(a.status)
+}
+
+// clockSlack is how far a Date may be from now without telling anything: it counts seconds, and was on its way.
+const clockSlack = 5 * time.Second
+
+// ahead is how far the platform's clock is ahead of ours, as far as an answer that has just come can tell.
+func (a *answer) ahead() time.Duration {
+	if a.date.IsZero() {
+		return 0
+	}
+	d := time.Until(a.date)
+	if d.Abs() <= clockSlack {
+		return 0
+	}
+	return d
 }
 
 // judge says what an answer to a message or a completion means.
@@ -116,6 +132,7 @@ func (c *caller) callWithin(ctx context.Context, method, url string, bearer secr
 	}
 	defer res.Body.Close()
 	a := answer{status: res.StatusCode, after: -1}
+	a.date, _ = http.ParseTime(res.Header.Get("Date"))
 	a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil && a.status < 300 {
 		// The status says that it was done, but what may have been asked for did not come.
@@ -148,8 +165,9 @@ func plainError(ctx context.Context, err error) error {
 type credentials struct {
 	mu    sync.Mutex
 	token secret.Text
-	gen   int     // counts the tokens
-	sign  *bearer // where there is no token; may be nil
+	gen   int           // counts the tokens
+	sign  *bearer       // where there is no token; may be nil
+	asked chan struct{} // closed when an answer is there that may have another token in it; nil where none is due
 }
 
 // current returns the bearer to use now, and its generation.
@@ -166,23 +184,77 @@ func (c *credentials) current(now time.Time) (secret.Text, int) {
 func (c *credentials) rotate(token secret.Text) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.set(token)
+}
+
+// set replaces the token. Called with c locked.
+func (c *credentials) set(token secret.Text) {
 	if token != "" && token != c.token {
 		c.token = token
 		c.gen++
 	}
 }
 
+// replace is rotate, but where the token has been replaced since gen it stays: what came of a call with an
+// older one is older too.
+func (c *credentials) replace(gen int, token secret.Text) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gen == gen {
+		c.set(token)
+	}
+}
+
+// newer tells whether the token has been replaced since gen.
+func (c *credentials) newer(gen int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gen != gen
+}
+
+// renewing notes that a call is made whose answer may replace the token: from the moment in which the platform
+// takes it, others made with the token fail. Done ends that. One goroutine at a time does this.
+func (c *credentials) renewing() (done func()) {
+	asked := make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = asked
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.asked = nil
+		close(asked)
+	}
+}
+
+// replaced is newer once no call is under way that may replace the token; false where ctx is done before.
+func (c *credentials) replaced(ctx context.Context, gen int) bool {
+	c.mu.Lock()
+	asked := c.asked
+	if c.gen != gen {
+		asked = nil
+	}
+	c.mu.Unlock()
+	if asked != nil {
+		select {
+		case <-asked:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return c.newer(gen)
+}
+
 // ask makes one call of a turn's API. A call with a bearer that has been replaced meanwhile is made once
 // more with the new one.
 func (t *turn) ask(ctx context.Context, method, path string, body []byte) answer {
-	token, gen := t.creds.current(t.r.conf.Now())
-	a := t.r.caller.call(ctx, method, t.links.TurnURL+path, token, body)
-	if a.status == http.StatusUnauthorized {
-		if token, now := t.creds.current(t.r.conf.Now()); now != gen {
-			a = t.r.caller.call(ctx, method, t.links.TurnURL+path, token, body)
+	for {
+		token, gen := t.creds.current(t.r.conf.Now())
+		a := t.r.caller.call(ctx, method, t.links.TurnURL+path, token, body)
+		if a.status != http.StatusUnauthorized || !t.creds.replaced(ctx, gen) {
+			return a
 		}
 	}
-	return a
 }
 
 // insist makes a call again and again, under the same key, until it has a verdict other than again, or ctx

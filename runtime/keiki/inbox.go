@@ -3,6 +3,7 @@ package keiki
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -73,7 +74,7 @@ func NewInbox(conf InboxConfig) (*Inbox, error) {
 	}
 	conf.APIBase = strings.TrimRight(conf.APIBase, "/")
 	run := newRunner(conf.Config)
-	url := conf.APIBase + "/harness/inbox/next?wait=" + strconv.Itoa(int(conf.Wait/time.Second))
+	url := conf.APIBase + "/harness/inbox/next?wait=" + strconv.Itoa(int((conf.Wait+time.Second-1)/time.Second))
 	return &Inbox{
 		conf: conf, run: run, leases: map[turnKey]*lease{},
 		poll: newPoller(run.caller, url, conf.APIKey, conf.Wait, conf.Concurrency, conf.Logger),
@@ -83,19 +84,20 @@ func NewInbox(conf InboxConfig) (*Inbox, error) {
 // Run polls until ctx is done, and returns nil then, or until the platform refuses the key:
 // [ErrKeyRefused]. Turns in hand run on: call [Inbox.Drain] next. To be called once.
 func (i *Inbox) Run(ctx context.Context) error {
-	return i.poll.run(ctx, func(body []byte) (bool, error) { return i.take(ctx, body) })
+	return i.poll.run(ctx, func(a *answer) (bool, error) { return i.take(ctx, a) })
 }
 
 // Drain waits for the turns in hand. When ctx is done, what is left is cancelled and left to its lease, so
 // that another poller takes it up, and Drain returns why ctx was done. It drains the engine.
 func (i *Inbox) Drain(ctx context.Context) error { return i.run.drain(ctx) }
 
-// Wait waits until every goroutine of the inbox has ended, after Run and Drain.
+// Wait waits until every goroutine of the inbox has ended, after Run. Without a Drain it waits as long as the
+// turns in hand take.
 func (i *Inbox) Wait() { i.run.tasks.Wait() }
 
 // take takes up what a poll brought.
-func (i *Inbox) take(ctx context.Context, body []byte) (work bool, err error) {
-	claim, err := wire.ParseClaim(body)
+func (i *Inbox) take(ctx context.Context, a *answer) (work bool, err error) {
+	claim, err := wire.ParseClaim(a.body)
 	if err != nil {
 		return false, errors.New("the answer is no claim of a turn")
 	}
@@ -107,73 +109,119 @@ func (i *Inbox) take(ctx context.Context, body []byte) (work bool, err error) {
 		w.Links.APIBase = i.conf.APIBase
 	}
 	if err := checkLinks(w.Links.APIBase, w.Links.TurnURL, w.Links.MCPURL, i.run.pin); err != nil {
-		return false, errors.New("a claimed turn names another origin than --api-base, and is left")
+		return false, fmt.Errorf("the claimed turn %.80q names another origin than that of the API base, and is left", w.TurnID)
 	}
 	if claim.Token == "" {
-		return false, errors.New("a claimed turn has no turnToken, and is left")
+		return false, fmt.Errorf("the claimed turn %.80q has no turnToken, and is left", w.TurnID)
 	}
-	token := secret.Text(claim.Token)
-	creds := &credentials{token: token}
-	t, err := i.run.begin(ctx, assignment{turn: w, raw: claim.Raw, creds: creds, leave: true})
-	switch {
-	case err == nil:
-		l := i.lease(t, claim.LeaseExpiresAt)
-		i.run.tasks.Go(func() {
-			defer i.poll.done()
-			l.keep()
-			i.drop(t)
-		})
-		return true, nil
-	case errors.Is(err, errDuplicate) && t != nil:
+	w.Deadline = here(w.Deadline, a.ahead())
+	claim.LeaseExpiresAt = here(claim.LeaseExpiresAt, a.ahead())
+	for {
+		t, err := i.begin(ctx, claim)
+		switch {
+		case err == nil:
+			l := i.lease(t, claim.LeaseExpiresAt)
+			i.run.tasks.Go(func() { i.hold(ctx, l) })
+			return true, nil
+		case errors.Is(err, errDuplicate) && t == nil:
+			return false, fmt.Errorf("the claimed turn %.80q runs in another process, and is left", w.TurnID)
+		case !errors.Is(err, errDuplicate):
+			return false, fmt.Errorf("the claimed turn %.80q could not be started, and is left: %w", w.TurnID, err)
+		}
 		// It runs here, and was offered again: the platform took its lease for lost.
-		t.creds.rotate(token)
-		i.renew(t, claim.LeaseExpiresAt)
-		t.log.Info("a turn that runs here was offered again: it goes on under its new token")
-		return false, nil
-	case errors.Is(err, errDuplicate): // another process on this store runs it
-		return false, errors.New("a claimed turn runs in another process, and is left")
+		if i.renew(t, claim) {
+			return false, nil
+		}
+		<-t.done // it was about to be over; it can be begun now
 	}
-	return false, errors.New("a claimed turn could not be started, and is left: " + err.Error())
+}
+
+// here is a time on the platform's clock, which is so far ahead, on ours. The zero time stays.
+func here(at time.Time, ahead time.Duration) time.Time {
+	if at.IsZero() {
+		return at
+	}
+	return at.Add(-ahead)
+}
+
+func (i *Inbox) begin(ctx context.Context, claim *wire.Claim) (*turn, error) {
+	creds := &credentials{token: secret.Text(claim.Token)}
+	return i.run.begin(ctx, assignment{turn: &claim.Turn, raw: claim.Raw, creds: creds, leave: true})
+}
+
+// hold holds a claimed turn until it is over, and the room of it. Where the turn has lost its claim and it
+// turns out that the new one was made here too, it runs once more: other claims would come only when the
+// lease of that has run out.
+func (i *Inbox) hold(ctx context.Context, l *lease) {
+	defer i.poll.done()
+	for l != nil {
+		l.keep()
+		claim := i.drop(l)
+		if claim == nil {
+			return
+		}
+		t, err := i.begin(ctx, claim)
+		if err != nil { // a duplicate has a claim that is newer still
+			l.t.log.Debug("the turn is not begun anew", "error", err)
+			return
+		}
+		t.log.Info("a turn that had lost its lease was claimed here again: it begins anew")
+		l = i.lease(t, claim.LeaseExpiresAt)
+	}
 }
 
 // A lease is what keeps a claimed turn ours.
 type lease struct {
 	t     *turn
-	fresh chan time.Time // a later claim of the same turn
 	until time.Time
+	fresh chan *wire.Claim // a later claim of the same turn; the last one counts
+	spare *wire.Claim      // one that came when the turn had lost its claim
 }
 
 func (i *Inbox) lease(t *turn, until time.Time) *lease {
-	l := &lease{t: t, fresh: make(chan time.Time, 1), until: until}
+	l := &lease{t: t, fresh: make(chan *wire.Claim, 1), until: until}
 	i.mu.Lock()
 	i.leases[t.key] = l
 	i.mu.Unlock()
 	return l
 }
 
-func (i *Inbox) drop(t *turn) {
-	i.mu.Lock()
-	delete(i.leases, t.key)
-	i.mu.Unlock()
-}
-
-func (i *Inbox) renew(t *turn, until time.Time) {
+// drop forgets a lease whose turn is over, and returns a later claim that the turn has made no use of.
+func (i *Inbox) drop(l *lease) *wire.Claim {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if l := i.leases[t.key]; l != nil {
-		select {
-		case l.fresh <- until:
-		default:
-		}
+	delete(i.leases, l.t.key)
+	if e := l.t.ended(); e != endLost && e != endUnauthorised {
+		return nil // a claim that the turn was completed under, or that was closed with it
 	}
+	select {
+	case l.spare = <-l.fresh:
+	default:
+	}
+	return l.spare
 }
 
-// keep refreshes the lease until the turn is over or the lease is lost.
+// renew gives a turn that runs here the token and the lease of a later claim; false where it is over.
+func (i *Inbox) renew(t *turn, claim *wire.Claim) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	l := i.leases[t.key]
+	if l == nil || l.t != t {
+		return false
+	}
+	t.creds.rotate(secret.Text(claim.Token))
+	select {
+	case <-l.fresh: // of a claim before this one
+	default:
+	}
+	l.fresh <- claim // there is room, since nobody else puts one in
+	return true
+}
+
+// keep refreshes the lease until the turn is over, which a lease that is lost makes it.
 func (l *lease) keep() {
 	t := l.t
-	if l.until.IsZero() {
-		l.until = time.Now().Add(assumedLease)
-	}
+	l.extend(l.until)
 	failures := 0
 	d := l.half()
 	for {
@@ -182,35 +230,33 @@ func (l *lease) keep() {
 		case <-t.done:
 			timer.Stop()
 			return
-		case until := <-l.fresh:
+		case claim := <-l.fresh:
 			timer.Stop()
-			if !until.IsZero() {
-				l.until = until
-			}
-			failures, d = 0, l.half()
+			failures, d = 0, l.renewed(claim)
 			continue
 		case <-timer.C:
 		}
 		if !t.ended().completes() {
-			<-t.done
+			l.wait()
 			return
 		}
-		a := t.ask(t.life, http.MethodPost, "/lease", nil)
+		a, gen := l.refresh()
 		switch v := a.judge(); {
 		case t.life.Err() != nil:
-			<-t.done
+			l.wait()
 			return
 		case v == settled:
-			failures = 0
-			l.refreshed(a.body)
-			d = l.half()
+			failures, d = 0, l.half()
+		case t.creds.newer(gen):
+			d = 0 // that was about a claim which has been followed by another one
 		case v == again, v == refused:
 			failures++
-			if d = t.r.backoff.next(failures-1, a.after); time.Now().After(l.until) && failures > 2 {
+			left := time.Until(l.until)
+			if left <= 0 && failures > 2 {
 				t.end(endLost, &a)
-			} else {
-				t.log.Warn("the lease could not be refreshed", "answer", a.word(), "again_in", d.Round(time.Millisecond))
 			}
+			d = min(t.r.backoff.next(failures-1, a.after), max(left, t.r.backoff.least))
+			t.log.Warn("the lease could not be refreshed", "answer", a.word(), "again_in", d.Round(time.Millisecond))
 		case v == unauthorised:
 			t.end(endUnauthorised, &a)
 		default:
@@ -219,18 +265,54 @@ func (l *lease) keep() {
 	}
 }
 
-// refreshed reads the answer to a refresh.
-func (l *lease) refreshed(body []byte) {
-	got, err := wire.ParseLease(body)
+// wait waits for the end of a turn that has lost its claim.
+func (l *lease) wait() {
+	for {
+		select {
+		case <-l.t.done:
+			return
+		case l.spare = <-l.fresh:
+		}
+	}
+}
+
+// renewed takes over a later claim, and returns when it is to be refreshed.
+func (l *lease) renewed(claim *wire.Claim) time.Duration {
+	if !l.t.ended().completes() {
+		l.spare = claim
+		return 0
+	}
+	l.t.log.Info("a turn that runs here was offered again: it goes on under its new token")
+	l.extend(claim.LeaseExpiresAt)
+	return l.half()
+}
+
+// refresh asks for more time. It returns the generation of the token that it used.
+func (l *lease) refresh() (answer, int) {
+	t := l.t
+	defer t.creds.renewing()()
+	token, gen := t.creds.current(t.r.conf.Now())
+	a := t.r.caller.call(t.life, http.MethodPost, t.links.TurnURL+"/lease", token, nil)
+	if a.judge() != settled {
+		return a, gen
+	}
+	got, err := wire.ParseLease(a.body)
 	if err != nil {
-		l.t.log.Warn("the answer to a refresh of the lease cannot be read", "error", err)
+		t.log.Warn("the answer to a refresh of the lease cannot be read", "error", err)
 	}
 	if got.Token != "" {
-		l.t.creds.rotate(secret.Text(got.Token))
+		t.creds.replace(gen, secret.Text(got.Token))
 	}
-	if l.until = got.ExpiresAt; l.until.IsZero() {
-		l.until = time.Now().Add(assumedLease)
+	l.extend(here(got.ExpiresAt, a.ahead()))
+	return a, gen
+}
+
+// extend notes until when the lease holds, which the platform may not have told.
+func (l *lease) extend(until time.Time) {
+	if until.IsZero() {
+		until = time.Now().Add(assumedLease)
 	}
+	l.until = until
 }
 
 // half is half of the time that the lease has left.

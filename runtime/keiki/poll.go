@@ -26,13 +26,17 @@ type poller struct {
 	url     string
 	key     secret.Text
 	wait    time.Duration
+	every   time.Duration // how far apart quiet polls are at least
 	backoff *backoff
 	room    chan struct{} // one element for each piece of work in hand
 	log     *slog.Logger
 }
 
 func newPoller(c *caller, url string, key secret.Text, wait time.Duration, room int, log *slog.Logger) *poller {
-	return &poller{caller: c, url: url, key: key, wait: wait, backoff: newBackoff(time.Second, time.Minute), room: make(chan struct{}, room), log: log}
+	return &poller{
+		caller: c, url: url, key: key, wait: wait, every: pollEvery, log: log,
+		backoff: newBackoff(time.Second, time.Minute), room: make(chan struct{}, room),
+	}
 }
 
 // done gives back the room of a piece of work.
@@ -40,7 +44,7 @@ func (p *poller) done() { <-p.room }
 
 // run polls until ctx is done, which is nil, or the key is refused. take is given what came. It returns
 // whether there was work, whose room is then taken until done is called.
-func (p *poller) run(ctx context.Context, take func(body []byte) (work bool, err error)) error {
+func (p *poller) run(ctx context.Context, take func(*answer) (work bool, err error)) error {
 	failures := 0
 	for ctx.Err() == nil {
 		select {
@@ -66,14 +70,14 @@ func (p *poller) run(ctx context.Context, take func(body []byte) (work bool, err
 			continue
 		}
 		failures = 0
-		if d := pollEvery - time.Since(began); !work && d > 0 {
+		if d := p.every - time.Since(began); !work && d > 0 {
 			sleep(ctx, d)
 		}
 	}
 	return nil
 }
 
-func (p *poller) once(ctx context.Context, take func(body []byte) (bool, error)) (work bool, after time.Duration, err error) {
+func (p *poller) once(ctx context.Context, take func(*answer) (bool, error)) (work bool, after time.Duration, err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, p.wait+pollSlack, errors.New("no answer in time"))
 	defer cancel()
 	a := p.caller.callWithin(limited, http.MethodGet, p.url, p.key, nil)
@@ -83,6 +87,6 @@ func (p *poller) once(ctx context.Context, take func(body []byte) (bool, error))
 	case a.status != http.StatusOK:
 		return false, a.after, errors.New(a.word())
 	}
-	work, err = take(a.body)
+	work, err = take(&a)
 	return work, -1, err
 }

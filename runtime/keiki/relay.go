@@ -107,8 +107,8 @@ func NewRelay(conf RelayConfig) (*Relay, error) {
 // the platform refuses the key: [ErrKeyRefused]. To be called once.
 func (r *Relay) Run(ctx context.Context) error {
 	defer r.tasks.Wait()
-	return r.poll.run(ctx, func(body []byte) (bool, error) {
-		f, err := wire.ParseForward(body)
+	return r.poll.run(ctx, func(a *answer) (bool, error) {
+		f, err := wire.ParseForward(a.body)
 		if err != nil {
 			return false, errors.New("the answer is no request to relay")
 		}
@@ -156,7 +156,7 @@ func (r *Relay) relay(ctx context.Context, f *wire.Forward) {
 		timer := time.AfterFunc(reportAfterEnd, cancel)
 		context.AfterFunc(report, func() { timer.Stop() })
 	})()
-	target := r.conf.APIBase + "/" + strings.ReplaceAll(r.conf.ResultPath, "{id}", url.PathEscape(f.ID))
+	target := r.conf.APIBase + "/" + strings.ReplaceAll(r.conf.ResultPath, "{id}", segment(f.ID))
 	body := wire.AppendResult(nil, result)
 	for attempt := 0; ; attempt++ {
 		a := r.caller.call(report, http.MethodPost, target, r.conf.APIKey, body)
@@ -174,6 +174,15 @@ func (r *Relay) relay(ctx context.Context, f *wire.Forward) {
 			return
 		}
 	}
+}
+
+// segment is an id as one segment of a path, whatever it is.
+func segment(id string) string {
+	switch id {
+	case ".", "..": // which [url.PathEscape] leaves alone, and which would lead elsewhere
+		return strings.ReplaceAll(id, ".", "%2E")
+	}
+	return url.PathEscape(id)
 }
 
 // forward hands the request to the app: the body and the headers of the signature as they came.
