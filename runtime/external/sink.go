@@ -92,13 +92,6 @@ func (o *output) within(d time.Duration) { o.spacing = int64(d) / o.moreRuns }
 // over tells that nothing more is taken from the adapter.
 func (o *output) over() bool { return o.closed || o.reason != "" }
 
-func (o *output) isOver(t *turn) (over bool) {
-	if t.stream.Output().Append(func(dst []byte) []byte { over = o.over(); return dst }) != nil {
-		return true
-	}
-	return over
-}
-
 // fail has the turn end with a reason of its own. The first one counts.
 func (o *output) fail(status wire.Status, reason wire.ReasonCode) {
 	if o.over() {

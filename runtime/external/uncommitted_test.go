@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -278,7 +279,7 @@ func TestASuspendedStreamSaysSo(t *testing.T) {
 				})
 				message := "x"
 				if adapter == nil {
-					message = script(append(tools, `{"text":"x"}`, goodUsage)...)
+					message = script(slices.Concat(tools, []string{`{"text":"x"}`, goodUsage})...)
 				}
 				q := aRequest("turn:1", message)
 				r := g.post(q)
