@@ -7,7 +7,8 @@
 //
 // A [Turn] is an adapters.Turn whose fields a test may set before it runs it, together with the
 // host's part: what tools and operators answer, which messages arrive meanwhile. A [Session] plays
-// several turns of one conversation. [Exercise] is a suite of cases that every adapter passes.
+// several turns of one conversation. [Exercise] is a suite of cases that every adapter passes;
+// [Suite.External] adds those of agent.external-runtime, and [Result.CheckExternal] holds one turn to it.
 //
 // What the engine guarantees is true here as well: characters that are split between chunks are
 // joined, bytes that are no character become U+FFFD, writes fail with adapters.ErrTurnOver once the

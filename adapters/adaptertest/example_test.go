@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"testing"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/adapters/adaptertest"
@@ -55,6 +56,27 @@ func ExampleNewTurn() {
 	// asked for clock
 	// Good morning, Ada.
 }
+
+// A turn that Lowkey completes and agent.external-runtime fails: it says what it used twice, and differently.
+func ExampleResult_CheckExternal() {
+	careless := adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
+		return errors.Join(
+			w.Text("done"),
+			w.Usage(adapters.Usage{Tokens: adapters.Count(5), CostMicros: adapters.Count(0)}),
+			w.Usage(adapters.Usage{Tokens: adapters.Count(9), CostMicros: adapters.Count(0)}),
+		)
+	})
+	res := adaptertest.Run(context.Background(), careless, adaptertest.NewTurn("hi"))
+	res.CheckExternal(printed{}) // in a test: t
+	// Output: usage-conflict: Tokens was reported as 5 and as 9: report it once, when it is final
+}
+
+// printed stands in for a test.
+type printed struct{ testing.TB }
+
+func (printed) Helper() {}
+
+func (printed) Error(args ...any) { fmt.Println(args...) }
 
 func ExampleNewSession() {
 	s := adaptertest.NewSession("session-1")

@@ -42,6 +42,15 @@ const (
 	// ConcurrentTurns: turns of several sessions at the same time answer, and nothing of one is seen
 	// in another: its message, its history, its user, its stored values.
 	ConcurrentTurns Case = "concurrent-turns"
+	// ExternalAdmits: under agent.external-runtime a turn completes whose requests to the host are all
+	// admitted, and [Result.CheckExternal] finds nothing. This case and the next two are run where
+	// [Suite.External] is set.
+	ExternalAdmits Case = "external-admits"
+	// ExternalRefuses: a turn whose requests are all refused ends, well or with an error, and
+	// [Result.CheckExternal] finds nothing.
+	ExternalRefuses Case = "external-refuses"
+	// ExternalWaits: a turn whose request is never answered returns promptly when it is cancelled.
+	ExternalWaits Case = "external-waits"
 	// NothingLate: in none of the cases, this one included, was a writer or a session used after the
 	// adapter had returned.
 	NothingLate Case = "nothing-late"
@@ -57,6 +66,10 @@ type Suite struct {
 	// cancel; these then also see that the turn does not end before. Empty means that they use
 	// Message, and a turn that ends by itself is as good.
 	LongMessage string
+
+	// External adds the cases of agent.external-runtime. An adapter that is hosted for it alone or besides
+	// passes them; what it breaks there ends turns as failed, and is charged.
+	External bool
 
 	// Except names the cases that are not for this adapter, each with the reason. They are skipped,
 	// with the reason in the test's output.
@@ -84,6 +97,9 @@ func (s Suite) Exercise(t *testing.T, newAdapter func() adapters.Adapter) {
 	}
 	e := newExercise(s, newAdapter)
 	for _, x := range exercises {
+		if x.external && !s.External {
+			continue
+		}
 		t.Run(string(x.name), func(t *testing.T) {
 			if reason, ok := s.Except[x.name]; ok {
 				t.Skipf("not for this adapter: %s", reason)
@@ -123,22 +139,26 @@ func newExercise(s Suite, newAdapter func() adapters.Adapter) *exercise {
 }
 
 type namedCase struct {
-	name Case
-	run  func(*exercise, adapters.Adapter)
+	name     Case
+	run      func(*exercise, adapters.Adapter)
+	external bool
 }
 
 // exercises are the cases in the order in which they run.
 var exercises = []namedCase{
-	{Answers, (*exercise).answers},
-	{EmptyMessage, (*exercise).emptyMessage},
-	{UsageNumbers, (*exercise).usageNumbers},
-	{CancelledBefore, (*exercise).cancelledBefore},
-	{CancelledMeanwhile, (*exercise).cancelledMeanwhile},
-	{DeadlinePasses, (*exercise).deadlinePasses},
-	{WritesFail, (*exercise).writesFail},
-	{NextTurn, (*exercise).nextTurn},
-	{ConcurrentTurns, (*exercise).concurrentTurns},
-	{NothingLate, (*exercise).nothingLate},
+	{name: Answers, run: (*exercise).answers},
+	{name: EmptyMessage, run: (*exercise).emptyMessage},
+	{name: UsageNumbers, run: (*exercise).usageNumbers},
+	{name: CancelledBefore, run: (*exercise).cancelledBefore},
+	{name: CancelledMeanwhile, run: (*exercise).cancelledMeanwhile},
+	{name: DeadlinePasses, run: (*exercise).deadlinePasses},
+	{name: WritesFail, run: (*exercise).writesFail},
+	{name: NextTurn, run: (*exercise).nextTurn},
+	{name: ConcurrentTurns, run: (*exercise).concurrentTurns},
+	{name: ExternalAdmits, run: (*exercise).externalAdmits, external: true},
+	{name: ExternalRefuses, run: (*exercise).externalRefuses, external: true},
+	{name: ExternalWaits, run: (*exercise).externalWaits, external: true},
+	{name: NothingLate, run: (*exercise).nothingLate},
 }
 
 // problems runs one case with a fresh adapter and returns what was wrong.

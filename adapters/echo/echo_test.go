@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExercise(t *testing.T) {
-	adaptertest.Exercise(t, func() adapters.Adapter { return echo.New() })
+	adaptertest.Suite{External: true}.Exercise(t, func() adapters.Adapter { return echo.New() })
 }
 
 func TestEcho(t *testing.T) {

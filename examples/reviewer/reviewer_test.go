@@ -15,7 +15,7 @@ const aDraft = "Our river is 346 km long. It is the longest of all. Nobody has e
 
 func TestExercise(t *testing.T) {
 	t.Parallel()
-	adaptertest.Suite{Message: aDraft}.Exercise(t, func() adapters.Adapter { return adapters.Func(review) })
+	adaptertest.Suite{Message: aDraft, External: true}.Exercise(t, func() adapters.Adapter { return adapters.Func(review) })
 }
 
 // TestAnswers plays the host's part: what it admits, refuses and does not have is in the critique, and

@@ -27,7 +27,7 @@ var directions = []struct {
 
 	// The contract, its test kit, the adapters; never one adapter another.
 	{[]string{"adapters"}, []string{"schema"}},
-	{[]string{"adapters/adaptertest"}, []string{"adapters"}},
+	{[]string{"adapters/adaptertest"}, []string{"adapters", "schema/external"}},
 	{[]string{"adapters/echo", "adapters/scripted", "adapters/command", "adapters/openai", "adapters/anthropic", "adapters/acp"}, []string{"adapters"}},
 
 	// The engine on its leaves.
