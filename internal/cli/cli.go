@@ -210,6 +210,7 @@ The command line wins. Exit codes: 0 fine, 1 the thing checked or run failed, 2 
 		a.serveCommand(),
 		a.initCommand(),
 		a.chatCommand(),
+		a.keikiCommand(),
 		a.validateCommand(),
 		a.schemaCommand(),
 		a.manifestCommand(),

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,6 +23,9 @@ type console struct {
 	keys *keys
 
 	history term.History // of messages
+
+	mu   sync.Mutex
+	line *term.Terminal // that is being typed; nil while nothing is read
 }
 
 // console is the terminal of whoever runs the command, nil where there is none to type at and to be asked.
@@ -51,8 +54,17 @@ func (c *console) editor(prompt string) *term.Terminal {
 	}{c.keys, c.ui}, prompt)
 }
 
-// show writes something above the next prompt.
-func (c *console) show(text string) { _, _ = fmt.Fprintln(c.ui, text) }
+// show writes something above the next prompt, or above the line that is being typed. It may be called by
+// any goroutine.
+func (c *console) show(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var w io.Writer = c.ui
+	if c.line != nil {
+		w = c.line
+	}
+	_, _ = io.WriteString(w, text+"\n")
+}
 
 // answer asks for an answer. The error is io.EOF for Ctrl-C and Ctrl-D, or that of ctx.
 func (c *console) answer(ctx context.Context, prompt string) (string, error) {
@@ -74,10 +86,14 @@ func (c *console) message(ctx context.Context, prompt string, signals <-chan os.
 // read reads with the terminal in raw mode, and gives it back as it was.
 func (c *console) read(ctx context.Context, line *term.Terminal, signals <-chan os.Signal, forElse func(os.Signal) bool) (text string, err error) {
 	fd := int(c.in.Fd())
+	c.mu.Lock()
 	state, err := term.MakeRaw(fd)
 	if err != nil {
+		c.mu.Unlock()
 		return "", err
 	}
+	c.line = line
+	c.mu.Unlock()
 	if width, height, err := term.GetSize(fd); err == nil && width > 0 && height > 0 {
 		_ = line.SetSize(width, height)
 	}
@@ -87,6 +103,9 @@ func (c *console) read(ctx context.Context, line *term.Terminal, signals <-chan 
 		if err != nil {
 			_, _ = io.WriteString(c.ui, "\r\n") // what comes next begins below the prompt
 		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.line = nil
 		_ = term.Restore(fd, state) // there is nobody to tell
 	}()
 

@@ -32,8 +32,8 @@ func (a *app) fromEnvironment(cmd *cobra.Command) error {
 		if err != nil || f.Changed || f.Name == "help" || !there || value == "" && f.Annotations[secretFlags] == nil {
 			return
 		}
-		// One of a secret's two flags on the command line overrules both in the environment.
-		for _, twin := range f.Annotations[secretFlags] {
+		// One of several flags for one thing on the command line overrules them all in the environment.
+		for _, twin := range slices.Concat(f.Annotations[secretFlags], f.Annotations[aliasFlags]) {
 			if flags.Changed(twin) && !a.setByEnv[twin] {
 				return
 			}
@@ -60,8 +60,12 @@ func rootCause(err error) error {
 
 const fileSuffix = "-file"
 
-// secretFlags is the annotation that names both flags of a secret.
-const secretFlags = "backline_secret"
+// secretFlags is the annotation that names all flags of a secret, aliasFlags that of flags which are the same
+// by two names.
+const (
+	secretFlags = "backline_secret"
+	aliasFlags  = "backline_alias"
+)
 
 // A secretPair is the two flags of a secret, --x SECRET and --x-file FILE.
 type secretPair struct {
@@ -81,26 +85,38 @@ func secretFlag(fs *pflag.FlagSet, name, what string) *secretPair {
 	return s
 }
 
-// read returns the secret, empty where none was given. It warns where the secret can be seen by others.
+// read returns a token, empty where none was given. It warns where the secret can be seen by others.
 func (a *app) read(s *secretPair) (secret.Text, error) {
+	text, source, err := a.given(s)
+	if source == "" || err != nil {
+		return "", err
+	}
+	if source == "--"+s.name+fileSuffix {
+		text = strings.TrimSpace(text)
+	}
+	return checkToken(text, source)
+}
+
+// given returns what a secret's flags hold, the content of the file in full, and which of them it was, or the
+// name in the environment: empty where none was given. It warns where the secret can be seen by others.
+func (a *app) given(s *secretPair) (text, source string, err error) {
 	byValue, byFile := s.flags.Changed(s.name), s.flags.Changed(s.name+fileSuffix)
 	switch {
 	case byValue && byFile:
-		return "", usagef("--%s and --%s%s are both given: give one of them", s.name, s.name, fileSuffix)
+		return "", "", usagef("--%s and --%s%s are both given: give one of them", s.name, s.name, fileSuffix)
 	case byFile:
-		text, err := os.ReadFile(s.file)
+		content, err := os.ReadFile(s.file)
 		if err != nil {
-			return "", usagef("--%s%s: %w", s.name, fileSuffix, err)
+			return "", "", usagef("--%s%s: %w", s.name, fileSuffix, err)
 		}
-		return checkToken(strings.TrimSpace(string(text)), "--"+s.name+fileSuffix)
+		return string(content), "--" + s.name + fileSuffix, nil
+	case byValue && a.setByEnv[s.name]:
+		return s.value, envName(s.name), nil
 	case byValue:
-		if !a.setByEnv[s.name] {
-			a.warn("a secret on the command line can be read by everybody on this machine: give --%s%s FILE or %s instead", s.name, fileSuffix, envName(s.name))
-			return checkToken(s.value, "--"+s.name)
-		}
-		return checkToken(s.value, envName(s.name))
+		a.warn("a secret on the command line can be read by everybody on this machine: give --%s%s FILE or %s instead", s.name, fileSuffix, envName(s.name))
+		return s.value, "--" + s.name, nil
 	}
-	return "", nil
+	return "", "", nil
 }
 
 // checkToken refuses an empty token, and what no HTTP header could carry. It does not quote it.

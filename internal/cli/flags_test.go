@@ -95,6 +95,7 @@ func TestConfig(t *testing.T) {
 		Heartbeat: 15 * time.Second, Replay: 5 * time.Minute, WriteTimeout: 30 * time.Second,
 		Drain: 30 * time.Second, MaxBody: 8 << 20,
 		External: &plugin.External{ProductRetention: 24 * time.Hour, StreamRetention: 24 * time.Hour},
+		Keiki:    &plugin.Keiki{Tolerance: 5 * time.Minute, Delivery: plugin.Paragraphs, StreamPath: "stream"},
 	}
 	with := func(change func(*plugin.Config)) plugin.Config {
 		c := defaults
@@ -110,13 +111,18 @@ func TestConfig(t *testing.T) {
 		{"defaults", nil, "", defaults},
 		{"all", nil, "--listen :1 --insecure --plugin-id x --replicas 3 --sessions 1 --session-bytes 1KiB --session-ttl 1s " +
 			"--busy refuse --disconnect grace=30s --replay 2s --turn-timeout 3s --first-output 4s --idle 5s --heartbeat 6s " +
-			"--write-timeout 7s --drain 8s --max-body 2KiB --max-turns 9 --admissions testdata/admissions --operator-token operator-01234567 --store sqlite:x --product-retention 10s --stream-retention 11s", plugin.Config{
+			"--write-timeout 7s --drain 8s --max-body 2KiB --max-turns 9 --admissions testdata/admissions --operator-token operator-01234567 --store sqlite:x --product-retention 10s --stream-retention 11s " +
+			"--keiki-secret whsec_0123456789 --keiki-api-base https://keiki.example/api/v1/ --keiki-tolerance 12s --keiki-delivery stream --keiki-stream-path live --keiki-flagged-warning Careful!", plugin.Config{
 			ID: "x", Listen: ":1", Insecure: true, Replicas: 3, Sessions: 1, SessionBytes: 1024, SessionTTL: time.Second,
 			RefuseBusy: true, HostGone: 30 * time.Second, Replay: 2 * time.Second, TurnTimeout: 3 * time.Second,
 			FirstOutput: 4 * time.Second, Idle: 5 * time.Second, Heartbeat: 6 * time.Second, WriteTimeout: 7 * time.Second,
 			Drain: 8 * time.Second, MaxBody: 2048, MaxTurns: 9,
 			External: &plugin.External{
 				Admissions: "testdata/admissions", OperatorToken: "operator-01234567", ProductRetention: 10 * time.Second, StreamRetention: 11 * time.Second,
+			},
+			Keiki: &plugin.Keiki{
+				Secrets: plugin.KeikiSecrets{Any: []plugin.Secret{"whsec_0123456789"}}, APIBase: "https://keiki.example/api/v1",
+				Tolerance: 12 * time.Second, Delivery: plugin.Streamed, StreamPath: "live", FlaggedWarning: "Careful!",
 			},
 		}},
 		{"zero is none", nil, "--sessions 0 --session-bytes 0 --session-ttl 0 --replay 0 --turn-timeout 0 --first-output 0 " +
@@ -126,6 +132,7 @@ func TestConfig(t *testing.T) {
 			TurnTimeout: plugin.NoLimit, FirstOutput: plugin.NoLimit, Idle: plugin.NoLimit, Heartbeat: plugin.NoLimit,
 			WriteTimeout: plugin.NoLimit, Drain: time.Nanosecond, MaxBody: plugin.NoLimit,
 			External: &plugin.External{ProductRetention: plugin.NoLimit, StreamRetention: plugin.NoLimit},
+			Keiki:    defaults.Keiki,
 		}},
 		{"environment", []string{"BACKLINE_SESSION_BYTES=1GiB", "BACKLINE_BUSY=refuse", "BACKLINE_INSECURE=true", "BACKLINE_IDLE=", "BACKLINE_MAX_TURNS=3"}, "--max-turns 4",
 			with(func(c *plugin.Config) {

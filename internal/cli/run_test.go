@@ -56,7 +56,7 @@ func TestExitCodes(t *testing.T) {
 		err  string // in the one line on standard error
 	}{
 		{"unknown command", []string{"bogus"}, nil, 2, `unknown command "bogus"`},
-		{"a command of a later version", []string{"keiki", "relay"}, nil, 2, `unknown command "keiki"`},
+		{"unknown command of Keiki's", []string{"keiki", "push"}, nil, 2, `unknown command "push"`},
 		{"unknown command of a group", []string{"manifest", "bogus"}, nil, 2, `unknown command "bogus"`},
 		{"unknown help topic", []string{"--bogus"}, nil, 2, "unknown flag: --bogus"},
 		{"unknown flag", []string{"serve", "--bogus"}, nil, 2, "unknown flag: --bogus (see backline serve --help)"},

@@ -89,22 +89,63 @@ type serveFlags struct {
 	productRetention           *time.Duration
 	streamRetention            *time.Duration
 
-	sessions     *int
-	sessionBytes *int64
-	sessionTTL   *time.Duration
-	busy         *string
-	disconnect   disconnect
-	replay       *time.Duration
+	keiki keikiFlags
 
-	turnTimeout, firstOutput, idle *time.Duration
-	heartbeat                      *time.Duration
-	writeTimeout                   *time.Duration
-	drain                          *time.Duration
-	maxBody                        *int64
-	maxTurns                       *int
+	sessions   sessionFlags
+	busy       *string
+	disconnect disconnect
+	replay     *time.Duration
 
-	logFormat, logLevel *string
-	json                *bool
+	limits       limitFlags
+	heartbeat    *time.Duration
+	writeTimeout *time.Duration
+	maxBody      *int64
+	maxTurns     *int
+
+	log  logFlags
+	json *bool
+}
+
+// sessionFlags bound the conversations that are kept.
+type sessionFlags struct {
+	sessions *int
+	bytes    *int64
+	ttl      *time.Duration
+}
+
+func (f *sessionFlags) add(fs *pflag.FlagSet) {
+	f.sessions = countFlag(fs, "sessions", 4096, "the most sessions kept in memory; 0 is no limit")
+	f.bytes = sizeFlag(fs, "session-bytes", 256<<20, "the most memory for sessions; 0 is no limit")
+	f.ttl = durationFlag(fs, "session-ttl", 24*time.Hour, "how long a session is kept without a turn; 0 is for ever")
+}
+
+func (f *sessionFlags) set(conf *plugin.Config) {
+	conf.Sessions, conf.SessionBytes, conf.SessionTTL = orNone(*f.sessions), orNone(*f.bytes), orNone(*f.ttl)
+}
+
+// limitFlags bound the time of a turn.
+type limitFlags struct {
+	turnTimeout, firstOutput, idle, drain *time.Duration
+}
+
+func (f *limitFlags) add(fs *pflag.FlagSet) {
+	f.turnTimeout = durationFlag(fs, "turn-timeout", 10*time.Minute, "the longest a turn may take; 0 is no limit")
+	f.firstOutput = durationFlag(fs, "first-output", 5*time.Minute, "the longest an agent may take to its first output; 0 is no limit")
+	f.idle = durationFlag(fs, "idle", 3*time.Minute, "the longest an agent may be silent between two outputs; 0 is no limit")
+	f.drain = durationFlag(fs, "drain", 30*time.Second, "how long running turns may go on after SIGTERM or SIGINT; 0 cancels them at once")
+}
+
+func (f *limitFlags) set(conf *plugin.Config) {
+	conf.TurnTimeout, conf.FirstOutput, conf.Idle = orNone(*f.turnTimeout), orNone(*f.firstOutput), orNone(*f.idle)
+	conf.Drain = max(*f.drain, time.Nanosecond) // 0 would be the default
+}
+
+// logFlags say how and what is logged.
+type logFlags struct{ format, level *string }
+
+func (f *logFlags) add(fs *pflag.FlagSet) {
+	f.format = choiceFlag(fs, "log-format", "the form of the log, which goes to standard error", "text", "json")
+	f.level = choiceFlag(fs, "log-level", "the least that is logged", "info", "debug", "warn", "error")
 }
 
 func (f *serveFlags) add(fs *pflag.FlagSet) {
@@ -115,30 +156,26 @@ func (f *serveFlags) add(fs *pflag.FlagSet) {
 	f.authToken = secretFlag(fs, "auth-token", "the bearer `token` that hosts must send, at least 16 bytes")
 	f.insecure = fs.Bool("insecure", false, "listen beyond loopback without a token")
 	f.replicas = countFlag(fs, "replicas", 1, "how many servers of this plugin run beside each other; more than one brings a warning, since each keeps its own sessions")
-	f.store = storeFlag(fs, "where the turns of agent.external-runtime are recorded: in memory, or in a file that outlives the server")
+	f.store = storeFlag(fs, "where turns of agent.external-runtime, and which of Keiki's have run, are recorded: in memory, or in a file that outlives the server")
 	f.admissions = fs.String("admissions", "", "admit the profiles and bindings in this `directory`, one in each .json file, at the start and on SIGHUP")
 	f.operatorToken = secretFlag(fs, "operator-token", "the bearer `token` for admitting and revoking profiles and bindings over HTTP, at least 16 bytes")
 	f.productRetention = durationFlag(fs, "product-retention", 24*time.Hour, "how long the content of a turn's product can be fetched; 0 is for ever")
 	f.streamRetention = durationFlag(fs, "stream-retention", 24*time.Hour, "how long the stream of an ended turn of agent.external-runtime is repeated; 0 is for ever")
 
-	f.sessions = countFlag(fs, "sessions", 4096, "the most sessions kept in memory; 0 is no limit")
-	f.sessionBytes = sizeFlag(fs, "session-bytes", 256<<20, "the most memory for sessions; 0 is no limit")
-	f.sessionTTL = durationFlag(fs, "session-ttl", 24*time.Hour, "how long a session is kept without a turn; 0 is for ever")
+	f.keiki.add(fs)
+
+	f.sessions.add(fs)
 	f.busy = choiceFlag(fs, "busy", "what a turn does whose session is busy with another", busyWait, busyRefuse)
 	fs.Var(&f.disconnect, "disconnect", "when a turn's host goes away: cancel the turn at once, or let the host come back to it for a time")
 	f.replay = durationFlag(fs, "replay", 5*time.Minute, "how long a completed turn is repeated to a host that sends it again; 0 is not at all")
 
-	f.turnTimeout = durationFlag(fs, "turn-timeout", 10*time.Minute, "the longest a turn may take; 0 is no limit")
-	f.firstOutput = durationFlag(fs, "first-output", 5*time.Minute, "the longest an agent may take to its first output; 0 is no limit")
-	f.idle = durationFlag(fs, "idle", 3*time.Minute, "the longest an agent may be silent between two outputs; 0 is no limit")
+	f.limits.add(fs)
 	f.heartbeat = durationFlag(fs, "heartbeat", 15*time.Second, "how long a stream is silent before a sign of life is sent; 0 sends none")
 	f.writeTimeout = durationFlag(fs, "write-timeout", 30*time.Second, "how long a host may take nothing of what is written; 0 is no limit")
-	f.drain = durationFlag(fs, "drain", 30*time.Second, "how long running turns may go on after SIGTERM or SIGINT; 0 cancels them at once")
 	f.maxBody = sizeFlag(fs, "max-body", 8<<20, "the largest request; 0 is no limit")
 	f.maxTurns = countFlag(fs, "max-turns", 0, "the most turns at once, waiting ones included; 0, the default, is no limit")
 
-	f.logFormat = choiceFlag(fs, "log-format", "the form of the log, which goes to standard error", "text", "json")
-	f.logLevel = choiceFlag(fs, "log-level", "the least that is logged", "info", "debug", "warn", "error")
+	f.log.add(fs)
 	f.json = fs.Bool("json", false, "print the addresses as one JSON object")
 }
 
@@ -148,8 +185,8 @@ func (a *app) serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Host one plugin",
 		Long: `Serve hosts one plugin: it listens for the turns of a platform, and streams back what the adapter says.
-Platforms are Lowkey, and any host of agent.external-runtime: what these may run is what an operator has
-admitted, by --admissions or with the operator's token.
+Platforms are Lowkey; any host of agent.external-runtime: what these may run is what an operator has
+admitted, by --admissions or with the operator's token; and Keiki, whose requests are signed with a secret.
 
 On start it prints the addresses, and a curl line that runs a turn. SIGTERM and SIGINT drain: new turns
 are refused, running ones have --drain to end, then the exit code is 0. A second signal ends at once.
@@ -220,26 +257,26 @@ func (a *app) config(f *serveFlags) (plugin.Config, error) {
 		StreamRetention:  orNone(*f.streamRetention),
 	}
 
+	conf.Keiki = &plugin.Keiki{}
+	if err := f.keiki.set(a, conf.Keiki); err != nil {
+		return conf, err
+	}
+
 	conf.ID = id
 	conf.Adapter = a.newAdapter(*f.adapter)
 	conf.Listen = *f.listen
 	conf.Insecure = *f.insecure
 	conf.Replicas = *f.replicas
-	conf.Sessions = orNone(*f.sessions)
-	conf.SessionBytes = orNone(*f.sessionBytes)
-	conf.SessionTTL = orNone(*f.sessionTTL)
+	f.sessions.set(&conf)
+	f.limits.set(&conf)
 	conf.RefuseBusy = *f.busy == busyRefuse
 	conf.HostGone = time.Duration(f.disconnect)
 	conf.Replay = orNone(*f.replay)
-	conf.TurnTimeout = orNone(*f.turnTimeout)
-	conf.FirstOutput = orNone(*f.firstOutput)
-	conf.Idle = orNone(*f.idle)
 	conf.Heartbeat = orNone(*f.heartbeat)
 	conf.WriteTimeout = orNone(*f.writeTimeout)
-	conf.Drain = max(*f.drain, time.Nanosecond) // 0 would be the default
 	conf.MaxBody = orNone(*f.maxBody)
 	conf.MaxTurns = *f.maxTurns
-	conf.Logger = a.logger(*f.logFormat, *f.logLevel)
+	conf.Logger = a.logger(&f.log)
 	return conf, nil
 }
 
@@ -255,11 +292,11 @@ func checkListen(addr string) error {
 	return nil
 }
 
-// logger writes to standard error. Both arguments are values that their flags accept.
-func (a *app) logger(format, level string) *slog.Logger {
+// logger writes to standard error.
+func (a *app) logger(f *logFlags) *slog.Logger {
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
-	options := &slog.HandlerOptions{Level: levels[level]}
-	if format == "json" {
+	options := &slog.HandlerOptions{Level: levels[*f.level]}
+	if *f.format == "json" {
 		return slog.New(slog.NewJSONHandler(a.err, options))
 	}
 	return slog.New(slog.NewTextHandler(a.err, options))
@@ -300,18 +337,21 @@ func (a *app) serve(ctx context.Context, f *serveFlags) (err error) {
 
 // addresses are what serve prints.
 type addresses struct {
-	Plugin   string `json:"plugin"`
-	Adapter  string `json:"adapter"`
-	Listen   string `json:"listen"`
-	Turns    string `json:"turns"`
-	External string `json:"external"`
-	Store    string `json:"store"`
-	Healthz  string `json:"healthz"`
-	Readyz   string `json:"readyz"`
-	Manifest string `json:"manifest"`
-	Schema   string `json:"schema"`
-	Curl     string `json:"curl"`
-	Chat     string `json:"chat"`
+	Plugin      string `json:"plugin"`
+	Adapter     string `json:"adapter"`
+	Listen      string `json:"listen"`
+	Turns       string `json:"turns"`
+	External    string `json:"external"`
+	Store       string `json:"store"`
+	Keiki       string `json:"keiki"`
+	KeikiSecret string `json:"keikiSecret"` // none, for all agents, by agent
+	Healthz     string `json:"healthz"`
+	Readyz      string `json:"readyz"`
+	Manifest    string `json:"manifest"`
+	Schema      string `json:"schema"`
+	Curl        string `json:"curl"`
+	Chat        string `json:"chat"`
+	Platform    string `json:"keikiPlatform,omitempty"`
 }
 
 // announce prints where the server is and how to try it.
@@ -331,19 +371,23 @@ func (a *app) announce(p *plugin.Plugin, f *serveFlags, conf *plugin.Config, add
 		auth = `"Authorization: Bearer $` + envName("auth-token") + `"`
 		prefix = envName("token") + `="$` + envName("auth-token") + `" `
 	}
+	platform, secretFromEnv := f.keiki.platformLine(a, conf.Keiki, p.KeikiURL(reach))
 	where := addresses{
-		Plugin:   conf.ID,
-		Adapter:  *f.adapter,
-		Listen:   addr.String(),
-		Turns:    p.TurnURL(reach),
-		External: p.ExternalURL(reach) + "/turns",
-		Store:    f.store.String(),
-		Healthz:  base + "/healthz",
-		Readyz:   base + "/readyz",
-		Manifest: base + "/manifest.json",
-		Schema:   base + wire.SchemaPath,
-		Curl:     curlLine(p.TurnURL(reach), conf.ID, auth),
-		Chat:     prefix + a.self() + " chat " + base + chatFlags,
+		Plugin:      conf.ID,
+		Adapter:     *f.adapter,
+		Listen:      addr.String(),
+		Turns:       p.TurnURL(reach),
+		External:    p.ExternalURL(reach) + "/turns",
+		Keiki:       p.KeikiURL(reach),
+		KeikiSecret: f.keiki.have(conf.Keiki.Secrets),
+		Store:       f.store.String(),
+		Healthz:     base + "/healthz",
+		Readyz:      base + "/readyz",
+		Manifest:    base + "/manifest.json",
+		Schema:      base + wire.SchemaPath,
+		Curl:        curlLine(p.TurnURL(reach), conf.ID, auth),
+		Chat:        prefix + a.self() + " chat " + base + chatFlags,
+		Platform:    platform,
 	}
 	if *f.json {
 		_ = a.printJSON(where) // finish looks at the output's error
@@ -353,6 +397,7 @@ func (a *app) announce(p *plugin.Plugin, f *serveFlags, conf *plugin.Config, add
 
   turns     %s
   external  %s
+  keiki     %s (signing secret: %s)
   alive     %s
   ready     %s
   manifest  %s
@@ -366,7 +411,7 @@ Or hold a conversation:
 
   %s
 
-`, visible(strconv.Quote(where.Plugin)), where.Adapter, where.Listen, where.Turns, where.External, where.Healthz, where.Readyz, where.Manifest, where.Schema, where.Curl, where.Chat)
+`, visible(strconv.Quote(where.Plugin)), where.Adapter, where.Listen, where.Turns, where.External, where.Keiki, where.KeikiSecret, where.Healthz, where.Readyz, where.Manifest, where.Schema, where.Curl, where.Chat)
 	if *f.admissions == "" && conf.External.OperatorToken == "" {
 		_, _ = fmt.Fprint(a.out, "Turns of agent.external-runtime are refused, since nothing is admitted: give --admissions DIR, or\n"+
 			"--operator-token-file FILE and admit over HTTP.\n\n")
@@ -374,6 +419,7 @@ Or hold a conversation:
 	if f.authToken.value != "" {
 		_, _ = fmt.Fprintf(a.out, "Both take the token from %s in your shell's environment.\n\n", envName("auth-token"))
 	}
+	a.announceKeiki(&where, secretFromEnv)
 }
 
 // reachable is the host and port under which a listener is found on this machine.
