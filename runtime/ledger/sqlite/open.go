@@ -56,7 +56,8 @@ var _ ledger.Store = (*Store)(nil)
 // nothing, takes no lock that the server would notice, and may be opened any number of times.
 type Reader struct {
 	*pool
-	db *sql.DB
+	db    *sql.DB
+	alone bool // there was no log beside the file when it was opened
 }
 
 var _ ledger.Reader = (*Reader)(nil)
@@ -124,8 +125,8 @@ func New(ctx context.Context, db *sql.DB, conf Config) (_ *Store, err error) {
 }
 
 // OpenReader opens a ledger for looking at it. The file must be there.
-func OpenReader(ctx context.Context, path string) (*Reader, error) {
-	path, err := resolve(path)
+func OpenReader(ctx context.Context, path string) (_ *Reader, err error) {
+	path, err = resolve(path)
 	if err != nil {
 		return nil, err
 	}
@@ -134,10 +135,17 @@ func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	} else if info.Size() == 0 {
 		return nil, fmt.Errorf("ledger %s is %w: it is empty", path, ErrNoLedger)
 	}
+	_, err = os.Lstat(path + "-wal")
+	alone := errors.Is(err, fs.ErrNotExist)
 	db, err := openHandle(path, "ro")
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil && alone {
+			tidy(ctx, path)
+		}
+	}()
 	c, err := newConn(ctx, db, true)
 	if err != nil {
 		return nil, errors.Join(explain(path, err), db.Close())
@@ -152,11 +160,31 @@ func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.close(), db.Close())
 	}
-	return &Reader{newPool(path, []*conn{c}), db}, nil
+	return &Reader{newPool(path, []*conn{c}), db, alone}, nil
 }
 
 // Close ends the reader. It may be called twice.
-func (r *Reader) Close() error { return errors.Join(r.pool.close(), r.db.Close()) }
+func (r *Reader) Close() error {
+	err := errors.Join(r.pool.close(), r.db.Close())
+	if r.alone {
+		r.alone = false
+		tidy(context.Background(), r.path)
+	}
+	return err
+}
+
+// tidy takes away the empty log that SQLite makes for a reader of a file that was closed in order, and that a
+// reader cannot take away itself. SQLite does it when the last connection is closed that may write: if a server
+// has the file by now it does nothing, and neither where this user may not write.
+func tidy(ctx context.Context, path string) {
+	db, err := openHandle(path, "rw")
+	if err != nil {
+		return
+	}
+	var n int
+	_ = db.QueryRowContext(ctx, `SELECT COUNT(*) FROM sqlite_schema`).Scan(&n) // a connection that has read nothing has no log
+	_ = db.Close()
+}
 
 // Close implements [ledger.Store].
 func (s *Store) Close() error {
@@ -226,6 +254,8 @@ func openHandle(path, mode string) (*sql.DB, error) {
 // stays empty. It ends with the returned handle or the process. It is SQLite's own locking, so it works
 // on every system where the ledger does.
 func takeLock(ctx context.Context, path string) (_ *sql.DB, err error) {
+	_, err = os.Lstat(path + "-lock")
+	fresh := errors.Is(err, fs.ErrNotExist)
 	db, err := openHandle(path+"-lock", "rwc")
 	if err != nil {
 		return nil, err
@@ -251,6 +281,11 @@ func takeLock(ctx context.Context, path string) (_ *sql.DB, err error) {
 		if err = errors.Join(err, c.Close()); err == nil && readOnly {
 			return nil, notWritable
 		}
+	}
+	if fresh {
+		// SQLite makes it for everybody to read, and its journal with the rights that it has. It is not made
+		// here beforehand: to close a file that SQLite has locked in this process would end the lock.
+		_ = os.Chmod(path+"-lock", 0o600) // there is nothing in it
 	}
 	if err == nil {
 		_, err = db.ExecContext(ctx, `BEGIN EXCLUSIVE`)

@@ -295,7 +295,7 @@ func TestOpenMakes(t *testing.T) {
 	if err := (&turner{s: s}).turn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, end := range []string{"", "-wal", "-shm"} {
+	for _, end := range []string{"", "-wal", "-shm", "-lock", "-lock-journal"} {
 		info, err := os.Stat(path + end)
 		if err != nil {
 			t.Fatal(err)
@@ -315,6 +315,81 @@ func TestOpenMakes(t *testing.T) {
 		if name := f.Name(); name != filepath.Base(path) && name != filepath.Base(path)+"-lock" {
 			t.Errorf("%s is left", name)
 		}
+	}
+}
+
+// TestReaderLeavesNothing: who looks at a ledger that no server has leaves no file behind, and who looks at one
+// that a server has, or that one has left in a crash, takes none away.
+func TestReaderLeavesNothing(t *testing.T) {
+	t.Parallel()
+	look := func(path string) {
+		t.Helper()
+		r, err := sqlite.OpenReader(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page, err := r.ListTurns(t.Context(), ledger.TurnQuery{}); err != nil || len(page.Turns) != 3 {
+			t.Errorf("it reads %d turns, %v", len(page.Turns), err)
+		}
+		for range 2 {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	there := func(path string) (ends []string) {
+		for _, end := range []string{"-wal", "-shm"} {
+			if _, err := os.Stat(path + end); err == nil {
+				ends = append(ends, end)
+			}
+		}
+		return ends
+	}
+	path := ledgerFile(t, t.TempDir(), 3)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(path)
+	if ends := there(path); len(ends) > 0 {
+		t.Errorf("a reader leaves %q", ends)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("a reader changes the file (%v)", err)
+	}
+
+	// Not a ledger of this version: it leaves nothing either.
+	other := ledgerFile(t, t.TempDir(), 1)
+	change(t, other, "PRAGMA user_version = 1000")
+	if _, err := sqlite.OpenReader(t.Context(), other); err == nil {
+		t.Error("a newer ledger is read")
+	}
+	if ends := there(other); len(ends) > 0 {
+		t.Errorf("a reader that was refused leaves %q", ends)
+	}
+
+	// A server has it; and a copy of its files is what a crash leaves.
+	s := open(t, path, sqlite.Config{})
+	look(path)
+	crashed := filepath.Join(t.TempDir(), "crashed.db")
+	for _, end := range []string{"", "-wal"} {
+		content, err := os.ReadFile(path + end)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(crashed+end, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look(crashed)
+	if ends := there(crashed); len(ends) != 2 {
+		t.Errorf("after a crash a reader leaves %q of the log, and it was to be kept", ends)
+	}
+	if ends := there(path); len(ends) != 2 {
+		t.Errorf("beside a server a reader leaves %q of the log", ends)
+	}
+	if err := (&turner{s: s, seed: 1000}).turn(t.Context()); err != nil {
+		t.Errorf("after a reader the server: %v", err)
 	}
 }
 
