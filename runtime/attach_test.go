@@ -100,3 +100,34 @@ func TestNoWindow(t *testing.T) {
 		}
 	})
 }
+
+// TestDeadlinesInAFarFuture are no deadlines in the past.
+func TestDeadlinesInAFarFuture(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		g := newRig(t, runtime.Config{})
+		for _, year := range []int{2300, 9999} {
+			called := false
+			stream, err := g.Start(t.Context(), &runtime.Spec{
+				Turn: adapters.Turn{ID: "t"}, Sink: lineSink{}, HostGone: runtime.Detach, Forget: true,
+				Deadline: time.Date(year, 12, 31, 23, 59, 59, 0, time.UTC),
+				Adapter: adapters.Func(func(ctx context.Context, _ *adapters.Turn, _ adapters.Writer) error {
+					called = true
+					time.Sleep(time.Second)
+					return ctx.Err()
+				}),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream.Run()
+			if !called {
+				t.Errorf("in the year %d: the adapter was not called", year)
+			}
+		}
+		for _, e := range g.ends {
+			if e.Status != runtime.Completed {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
+}

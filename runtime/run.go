@@ -151,6 +151,9 @@ func freeText(b *[]byte) {
 	}
 }
 
+// longest is as far away as a deadline is looked at: a sum of later ones overflows.
+const longest = 100 * 365 * 24 * time.Hour
+
 // newRun makes a run that nobody knows yet.
 func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
 	r := &Run{
@@ -179,9 +182,9 @@ func newRun(ctx context.Context, e *Engine, rec *record, spec *Spec) *Run {
 	}
 	switch {
 	case !spec.Deadline.IsZero():
-		r.deadline = r.begun + int64(spec.Deadline.Sub(r.accepted))
+		r.deadline = r.begun + int64(min(spec.Deadline.Sub(r.accepted), longest))
 	case e.conf.TurnTimeout != forever:
-		r.deadline = r.begun + int64(e.conf.TurnTimeout)
+		r.deadline = r.begun + int64(min(e.conf.TurnTimeout, longest))
 	}
 	r.turn.Deadline = r.turnDeadline()
 	r.ctx.run = r
