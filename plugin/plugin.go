@@ -112,7 +112,7 @@ func New(conf Config) (*Plugin, error) {
 		for _, kind := range externalschema.Values[externalschema.Document]() {
 			route(externalSchemas+externalschema.SchemaFile(kind), serveExternalSchema(kind))
 		}
-		m.PathPrefix(c.Prefix + ExternalPath + "/").Handler(p.externalHandler())
+		m.PathPrefix(c.Prefix + ExternalPath + "/").Handler(probed(p.externalHandler()))
 	}
 	if p.keiki != nil {
 		for _, kind := range keikischema.Kinds() {
@@ -132,7 +132,7 @@ func New(conf Config) (*Plugin, error) {
 	}
 	if len(c.Middleware) > 0 {
 		if err := p.CheckMiddleware(p.handler); err != nil {
-			c.Logger.Warn("events may arrive late", "error", err)
+			c.Logger.Warn("the middleware is in the way of turns", "error", oneLine(err))
 		}
 	}
 	if c.Replicas > 1 {
@@ -216,7 +216,9 @@ func (p *Plugin) Stats() Stats { return Stats{p.engine.Stats(), p.sessions.Stats
 func (p *Plugin) unread(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			w.Header().Set("Connection", "close")
+			if r.ProtoMajor == 1 { // over HTTP/2 it would end the streams of others
+				w.Header().Set("Connection", "close")
+			}
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout)) // else the server's own holds
 		}
 		h(w, r)

@@ -9,7 +9,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +19,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/gorilla/mux"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/adapters/scripted"
@@ -211,6 +215,65 @@ func TestNewLooksWhetherEventsGetThroughMiddleware(t *testing.T) {
 				t.Errorf("CheckMiddleware = %v, want one that says %q", err, tt.says)
 			}
 			_ = p
+		})
+	}
+}
+
+// TestCheckMiddlewareFindsRoutersThatChangePaths: refs stand in paths percent-encoded, and have to arrive so.
+func TestCheckMiddlewareFindsRoutersThatChangePaths(t *testing.T) {
+	t.Parallel()
+	gorilla := func(r *mux.Router) func(http.Handler) http.Handler {
+		return func(next http.Handler) http.Handler {
+			r.PathPrefix("/agents/").Handler(next)
+			return r
+		}
+	}
+	standard := func(pattern string) func(http.Handler) http.Handler {
+		return func(next http.Handler) http.Handler {
+			m := http.NewServeMux()
+			m.Handle(pattern, next)
+			return m
+		}
+	}
+	decoding := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.URL.RawPath = ""
+			next.ServeHTTP(w, r)
+		})
+	}
+	for name, tt := range map[string]struct {
+		chain func(http.Handler) http.Handler
+		says  string
+	}{
+		"net/http":                  {standard("/agents/"), ""},
+		"net/http, one protocol":    {standard("/agents/external-runtime/"), ""},
+		"gorilla/mux":               {gorilla(mux.NewRouter()), "does not pass paths on"},
+		"gorilla/mux, SkipClean":    {gorilla(mux.NewRouter().SkipClean(true)), ""},
+		"gorilla/mux, as we say":    {gorilla(mux.NewRouter().UseEncodedPath().SkipClean(true)), ""},
+		"a router that decodes":     {decoding, "arrives as /agents/external-runtime/turns/backline-probe://a/../%25"},
+		"another protocol's routes": {standard("/agents/lowkey/"), ""}, // cannot be checked
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlugin(t, plugin.Config{Adapter: echo, Prefix: "/agents", External: &plugin.External{}})
+			h := tt.chain(p)
+			if err := p.CheckMiddleware(h); (err != nil) != (tt.says != "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("CheckMiddleware = %v, want one that says %q", err, tt.says)
+			}
+			// What it says is so: an unknown turn of such a ref is told with its ref, or not.
+			const ref = "turn://a/../%"
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/agents/external-runtime/turns/"+url.PathEscape(ref), http.NoBody)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if gets := strings.Contains(w.Body.String(), ref); gets != (tt.says == "") && name != "another protocol's routes" {
+				t.Errorf("a turn of the ref %s gets %d %s", ref, w.Code, w.Body)
+			}
+
+			// Where only Lowkey is served there are no such paths.
+			lowkey := newPlugin(t, plugin.Config{Adapter: echo, Prefix: "/agents"})
+			if err := lowkey.CheckMiddleware(tt.chain(lowkey)); err != nil {
+				t.Errorf("without External: %v", err)
+			}
 		})
 	}
 }
