@@ -41,8 +41,6 @@ const (
 
 	defaultMaxParagraph = 16 << 10
 	defaultMaxWhole     = 1 << 20
-	defaultMaxBody      = 8 << 20
-	defaultBodyTimeout  = 30 * time.Second
 	// defaultDeadline is how long a turn may take whose platform names no deadline: the contract's own.
 	defaultDeadline = 10 * time.Minute
 	// afterDeadline is how long a turn id is remembered beyond the longest that a turn may take.
@@ -168,15 +166,6 @@ func (c *PushConfig) check(wrong func(format string, args ...any)) {
 		c.Tolerance = DefaultTolerance
 	case c.Tolerance < 0:
 		wrong("Tolerance is %v, want a positive time", c.Tolerance)
-	}
-	switch {
-	case c.MaxBody == 0:
-		c.MaxBody = defaultMaxBody
-	case c.MaxBody < 0:
-		c.MaxBody = 1<<63 - 2
-	}
-	if c.BodyTimeout == 0 {
-		c.BodyTimeout = defaultBodyTimeout
 	}
 }
 

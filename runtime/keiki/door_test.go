@@ -593,6 +593,54 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
+// TestLimitsOfOthers: a limit that a middleware has put on the body is a limit; one that a server has put on
+// the time of its answers does not cut off the answer to a body that comes slowly.
+func TestLimitsOfOthers(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, neverCalled(t), func(c *rigConfig) {
+		c.wrap = func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.Body = http.MaxBytesReader(w, r.Body, 100)
+				h.ServeHTTP(w, r)
+			})
+		}
+	})
+	if a := g.send(newRequest(g, "turn-1")); a.Status != http.StatusRequestEntityTooLarge || g.refusal(a) != "too_large" {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+
+	g = newRig(t, says(), func(c *rigConfig) { c.push.Transport = yes })
+	server := httptest.NewUnstartedServer(g.handler)
+	server.Config.ReadTimeout, server.Config.WriteTimeout = 150*time.Millisecond, 150*time.Millisecond
+	server.Start()
+	defer server.Close()
+	q := newRequest(g, "turn-1")
+	body := q.body()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nKeiki-Turn-Id: turn-1\r\nKeiki-Signature: %s\r\nContent-Length: %d\r\n\r\n", testhost.KeikiSignature(q.at, body, testSecret), len(body))
+	pause := time.NewTicker(100 * time.Millisecond) // a sender that takes its time
+	defer pause.Stop()
+	for part := range slices.Chunk(body, len(body)/4) {
+		<-pause.C
+		if _, err := conn.Write(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
 // TestCapacity: at capacity a new turn gets 503 and is not remembered; repeats, arrivals and cancellations pass.
 func TestCapacity(t *testing.T) {
 	t.Parallel()

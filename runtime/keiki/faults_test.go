@@ -527,6 +527,8 @@ func TestFaultB5Panics(t *testing.T) {
 	}
 	all.Wait()
 	g.until("all turns are over", func() bool { return g.engine.Stats().Active == 0 })
+	want := each * (len(kinds) - 2)
+	g.until("the log has all", func() bool { return strings.Count(g.log.String(), `"msg":"turn"`) == each*len(kinds) })
 	stacks := 0
 	for line := range strings.Lines(g.log.String()) {
 		var entry struct{ Stack, Cause, Level string }
@@ -540,7 +542,7 @@ func TestFaultB5Panics(t *testing.T) {
 			t.Errorf("a line about a panic: %s", line)
 		}
 	}
-	if want := each * (len(kinds) - 2); stacks != want {
+	if stacks != want {
 		t.Errorf("%d stacks in the log, want %d", stacks, want)
 	}
 	if strings.Contains(g.log.String(), "hidden-value") {

@@ -5,17 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
-	"time"
 	"unsafe"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/runtime"
+	"github.com/backline-dev/backline/runtime/internal/wirehttp"
 	"github.com/backline-dev/backline/runtime/ledger"
 	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/keiki"
@@ -32,6 +30,7 @@ const (
 // not at the path. Its methods may be called from several goroutines.
 type Handler struct {
 	conf PushConfig
+	body wirehttp.Body
 	run  *runner
 	log  *slog.Logger
 }
@@ -45,7 +44,8 @@ func New(conf PushConfig) (*Handler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Handler{conf: conf, run: newRunner(conf.Config), log: conf.Logger}, nil
+	body := wirehttp.Body{MaxBytes: conf.MaxBody, Timeout: conf.BodyTimeout, AsSent: true}
+	return &Handler{conf: conf, body: body.WithDefaults(), run: newRunner(conf.Config), log: conf.Logger}, nil
 }
 
 // Drain refuses new turns from now on and waits for the running ones, their completions included. When ctx
@@ -63,7 +63,7 @@ type failure struct {
 	code    string
 	message string
 	retry   int  // seconds for Retry-After; 0 for none
-	closing bool // the connection is of no use any more
+	closing bool // the connection is of no use any more, since the body was not read to its end
 }
 
 func fail(status int, code, format string, args ...any) *failure {
@@ -101,25 +101,25 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reply(w, f.status, b)
 }
 
+// reply answers with JSON. The platform is told, or it is gone; what was accepted runs in any case.
 func reply(w http.ResponseWriter, status int, body []byte) {
-	header := w.Header()
-	header.Set("Content-Type", "application/json")
-	header.Set("Cache-Control", "no-store")
-	header.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the platform is told, or it is gone; what was accepted runs in any case
+	w.Header().Set("Content-Type", "application/json")
+	wirehttp.Answer(w, status, body)
+}
+
+// unread says that a request is refused before its body is read.
+func (f *failure) unread(r *http.Request) *failure {
+	f.closing = r.ContentLength != 0 && r.ProtoMajor < 2 // over HTTP/2 other requests share the connection
+	return f
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *failure {
+	h.body.Bound(w, r)
 	if r.Method != http.MethodPost {
-		f := fail(http.StatusMethodNotAllowed, "method_not_allowed", "Signed requests are sent with POST.")
-		f.closing = r.ContentLength != 0
-		return f
+		return fail(http.StatusMethodNotAllowed, "method_not_allowed", "Signed requests are sent with POST.").unread(r)
 	}
 	if !h.conf.Secrets.IsSet() {
-		f := fail(http.StatusServiceUnavailable, "signing_secret_missing", "No signing secret is configured: set the agent's whsec_ secret.")
-		f.closing = r.ContentLength != 0
-		return f
+		return fail(http.StatusServiceUnavailable, "signing_secret_missing", "No signing secret is configured: set the agent's whsec_ secret.").unread(r)
 	}
 	body, f := h.readBody(w, r)
 	if f != nil {
@@ -301,49 +301,18 @@ func checkOrigins(l wire.Links, home origin) *failure {
 	return fail(http.StatusBadRequest, "invalid_url", "The turn's URLs cannot be used.")
 }
 
+// bodyCodes are the codes for bodies that are not taken; others have that of a body that is cut.
+var bodyCodes = map[string]string{"encoding": "unsupported_encoding", "too-large": "too_large", "slow-body": "slow_body"}
+
 // readBody reads a body as it was signed.
 func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *failure) {
-	rc := http.NewResponseController(w)
-	if h.conf.BodyTimeout > 0 {
-		_ = rc.SetReadDeadline(time.Now().Add(h.conf.BodyTimeout)) // without it the server's own holds
+	body, refusal := h.body.Read(w, r)
+	if refusal == nil {
+		return body, nil
 	}
-	closing := func(status int, code, format string, args ...any) *failure {
-		f := fail(status, code, format, args...)
-		f.closing = true
-		return f
+	f := &failure{status: refusal.Status, code: "cut_body", message: refusal.Text, closing: refusal.Closing}
+	if code := bodyCodes[refusal.Reason]; code != "" {
+		f.code = code
 	}
-	if e := strings.Join(r.Header["Content-Encoding"], ","); e != "" && !strings.EqualFold(strings.TrimSpace(e), "identity") {
-		return nil, closing(http.StatusUnsupportedMediaType, "unsupported_encoding", "The body must be sent as it was signed, without a Content-Encoding.")
-	}
-	tooLarge := func() *failure {
-		return closing(http.StatusRequestEntityTooLarge, "too_large", "The request is larger than the limit of %d bytes.", h.conf.MaxBody)
-	}
-	if r.ContentLength > h.conf.MaxBody {
-		return nil, tooLarge()
-	}
-	size := int64(4 << 10)
-	if r.ContentLength >= 0 {
-		size = min(r.ContentLength, 512<<10) // no more is allocated on the word of a Content-Length alone
-	}
-	buf := make([]byte, 0, size+1) // one more, so that the end is seen without growing
-	for {
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-		n, err := r.Body.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		switch {
-		case int64(len(buf)) > h.conf.MaxBody:
-			return nil, tooLarge()
-		case err == io.EOF:
-			if h.conf.BodyTimeout > 0 {
-				_ = rc.SetReadDeadline(time.Time{})
-			}
-			return buf, nil
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, closing(http.StatusRequestTimeout, "slow_body", "The request's body did not arrive in time.")
-		case err != nil:
-			return nil, closing(http.StatusBadRequest, "cut_body", "The request's body could not be read to its end.")
-		}
-	}
+	return nil, f
 }
