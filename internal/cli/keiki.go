@@ -128,6 +128,9 @@ func absoluteURL(flag, value string) (*url.URL, error) {
 
 // appURL reads the URL of the app's endpoint. Where there is no path, it is that of serve.
 func appURL(flag, value string) (string, error) {
+	if !strings.Contains(value, "://") {
+		value = "http://" + value
+	}
 	u, err := absoluteURL(flag, value)
 	if err != nil {
 		return "", err

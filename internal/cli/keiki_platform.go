@@ -520,6 +520,7 @@ func (p *platformRun) announce() {
 	if p.console != nil {
 		b.WriteString("\n" + p.a.dim("A line is a turn, or a message for the turn that runs. /help lists what else there is; Ctrl-C leaves.") + "\n")
 	}
+	b.WriteString("\n")
 	p.s.out.print(b.String())
 }
 

@@ -47,6 +47,7 @@ func TestExitCodes(t *testing.T) {
 	empty := write("empty.txt", "\n")
 	odd := write("odd.txt", "0123456789 abcdefghij")
 	token := "0123456789abcdef0123"
+	secrets := write("secrets.json", `{"agent-7":"0123456789abcdef0123"}`)
 
 	for _, tc := range []struct {
 		name string
@@ -88,6 +89,53 @@ func TestExitCodes(t *testing.T) {
 		{"another id than the manifest's", []string{"serve", "--manifest", good, "--plugin-id", "other"}, nil, 2, `the manifest's id is "muse"`},
 		{"bad flag in the environment", []string{"serve"}, []string{"BACKLINE_TURN_TIMEOUT=soon"}, 2, "BACKLINE_TURN_TIMEOUT in the environment is not right for --turn-timeout: want a time"},
 		{"arguments of serve", []string{"serve", "muse"}, nil, 2, `serve takes no arguments, and was given "muse"`},
+
+		{"short secret of Keiki's", []string{"serve", "--keiki-secret-file", weak}, nil, 2, "--keiki-secret-file: the secret is shorter than 16 bytes"},
+		{"empty secret of Keiki's", []string{"serve", "--keiki-secret-file", empty}, nil, 2, "--keiki-secret-file: the secret is empty"},
+		{"empty secret of Keiki's on the command line", []string{"serve", "--keiki-secret", ""}, nil, 2, "--keiki-secret: the secret is empty"},
+		{"empty secret of Keiki's in the environment", []string{"serve"}, []string{"BACKLINE_KEIKI_SECRET="}, 2, "BACKLINE_KEIKI_SECRET: the secret is empty"},
+		{"blank secret of Keiki's", []string{"serve"}, []string{"BACKLINE_KEIKI_SECRET=                  "}, 2, "BACKLINE_KEIKI_SECRET: the secret is blank"},
+		{"secret of Keiki's with white space", []string{"serve"}, []string{"BACKLINE_KEIKI_SECRET= " + token}, 2, "BACKLINE_KEIKI_SECRET: the secret begins or ends with white space"},
+		{"no secret file of Keiki's", []string{"serve", "--keiki-secret-file", filepath.Join(dir, "none")}, nil, 2, "no such file"},
+		{"two secrets of Keiki's", []string{"serve"}, []string{"BACKLINE_KEIKI_SECRET=" + token, "BACKLINE_KEIKI_SECRETS=" + secrets}, 2, "--keiki-secret and --keiki-secrets are both given"},
+		{"empty file of Keiki's secrets", []string{"serve"}, []string{"BACKLINE_KEIKI_SECRETS="}, 2, "--keiki-secrets is empty"},
+		{"bad secrets of Keiki's", []string{"serve", "--keiki-secrets", good}, nil, 2, `agent "agent": a secret or a list of secrets is expected`},
+		{"no secrets of Keiki's", []string{"serve", "--keiki-secrets", filepath.Join(dir, "none")}, nil, 2, "no such file"},
+		{"no tolerance", []string{"serve", "--keiki-tolerance", "0"}, nil, 2, "--keiki-tolerance is 0"},
+		{"unknown delivery", []string{"serve", "--keiki-delivery", "letter"}, nil, 2, "want paragraphs, message or stream"},
+		{"no path to stream to", []string{"serve", "--keiki-stream-path", "/"}, nil, 2, "--keiki-stream-path is"},
+		{"path to stream to that leads out", []string{"serve", "--keiki-stream-path", "../x"}, nil, 2, "--keiki-stream-path is"},
+		{"API base that is no URL", []string{"serve", "--keiki-api-base", "keiki.example"}, nil, 2, "--keiki-api-base is not an absolute http or https URL"},
+		{"API base with a password", []string{"serve", "--keiki-api-base", "https://a:secret@keiki.example"}, nil, 2, "--keiki-api-base has a user name or password in it"},
+
+		{"relay without an API key", []string{"keiki", "relay", "--api-base", "https://keiki.example"}, nil, 2, "there is no harness API key: give --api-key-file FILE or KEIKI_API_KEY"},
+		{"relay with an empty API key", []string{"keiki", "relay", "--api-base", "https://keiki.example"}, []string{"KEIKI_API_KEY="}, 2, "KEIKI_API_KEY is empty"},
+		{"relay with an empty file for its key", []string{"keiki", "relay", "--api-base", "https://keiki.example", "--api-key-file", empty}, nil, 2, "--api-key-file is empty"},
+		{"relay from nowhere", []string{"keiki", "relay"}, []string{"KEIKI_API_KEY=" + token}, 2, "give --api-base URL"},
+		{"relay from two platforms", []string{"keiki", "relay", "--api-base", "https://a.example", "--keiki-api-base", "https://b.example"}, nil, 2, "name two platforms"},
+		{"relay to nowhere", []string{"keiki", "relay", "--api-base", "https://keiki.example", "--app-url", "ftp://x"}, []string{"KEIKI_API_KEY=" + token}, 2, "--app-url is not an absolute http or https URL"},
+		{"relay that reports on nothing", []string{"keiki", "relay", "--api-base", "https://keiki.example", "--result-path", "x"}, []string{"KEIKI_API_KEY=" + token}, 2, "--result-path has no {id} in it"},
+		{"relay of none at a time", []string{"keiki", "relay", "--api-base", "https://keiki.example", "--concurrency", "0"}, []string{"KEIKI_API_KEY=" + token}, 2, "--concurrency is 0, want at least 1"},
+		{"inbox without an API key", []string{"keiki", "inbox", "--keiki-api-base", "https://keiki.example"}, nil, 2, "there is no harness API key"},
+		{"inbox with an odd API key", []string{"keiki", "inbox", "--api-base", "https://keiki.example", "--api-key-file", odd}, nil, 2, "visible ASCII"},
+		{"inbox of nowhere", []string{"keiki", "inbox"}, []string{"KEIKI_API_KEY=" + token}, 2, "give --api-base URL"},
+		{"inbox with a long wait", []string{"keiki", "inbox", "--api-base", "https://keiki.example", "--wait", "31s"}, []string{"KEIKI_API_KEY=" + token}, 2, "--wait is 31s, want whole seconds from 0s to 30s"},
+		{"inbox with a part of a second", []string{"keiki", "inbox", "--api-base", "https://keiki.example", "--wait", "1500ms"}, []string{"KEIKI_API_KEY=" + token}, 2, "--wait is 1.5s"},
+		{"inbox of none at a time", []string{"keiki", "inbox", "--api-base", "https://keiki.example", "--concurrency", "0"}, []string{"KEIKI_API_KEY=" + token}, 2, "--concurrency is 0"},
+		{"inbox with a limit of serve's", []string{"keiki", "inbox", "--max-turns", "1"}, nil, 2, "unknown flag: --max-turns"},
+		{"platform with a short secret", []string{"keiki", "platform", "--secret-file", weak}, nil, 2, "--secret-file: the secret is shorter than 16 bytes"},
+		{"platform with two secrets", []string{"keiki", "platform", "--secret-file", weak, "--secrets", secrets}, nil, 2, "both given"},
+		{"platform with an agent without a secret", []string{"keiki", "platform", "--secrets", secrets, "--agent-id", "nobody"}, nil, 2, `--agent-id is "nobody", for which there is no secret`},
+		{"platform with an odd API key", []string{"keiki", "platform", "--api-key-file", write("key.txt", "0123456789abcdef")}, nil, 2, "does not begin with sk_"},
+		{"platform with nothing to say", []string{"keiki", "platform", "--secret-file", write("secret.txt", token), "--once", " "}, nil, 2, "--once is empty"},
+		{"platform with a command for a turn", []string{"keiki", "platform", "--listen", "127.0.0.1:0", "--secret-file", write("secret.txt", token), "--once", "/cancel"}, nil, 2, "--once: it is a command, and no turn"},
+		{"platform with a turn that is none", []string{"keiki", "platform", "--listen", "127.0.0.1:0", "--secret-file", write("secret.txt", token), "--once", "{}"}, nil, 2, "--once: this is no turn in JSON: it has neither text nor messages"},
+		{"platform with a secret that nobody has", []string{"keiki", "platform", "--secret-file", filepath.Join(dir, "new.txt"), "--once", "x"}, nil, 2, "--once needs the secret that the server has been given"},
+		{"platform with a turn and a file", []string{"keiki", "platform", good, "--once", "x"}, nil, 2, "--once is one turn, and a FILE was given too"},
+		{"platform of no file", []string{"keiki", "platform", filepath.Join(dir, "none")}, nil, 2, "no such file"},
+		{"platform with more than all going wrong", []string{"keiki", "platform", "--drop", "50", "--errors", "51"}, nil, 2, "want at most 100"},
+		{"platform without time", []string{"keiki", "platform", "--timeout", "0"}, nil, 2, "want a time above 0"},
+		{"platform in an unknown mode", []string{"keiki", "platform", "--mode", "pull"}, nil, 2, "want push, relay or inbox"},
 
 		{"unknown store", []string{"serve", "--store", "redis://x"}, nil, 2, "want memory, or sqlite: and a file"},
 		{"store without a file", []string{"serve", "--store", "sqlite:"}, nil, 2, "want memory, or sqlite: and a file"},

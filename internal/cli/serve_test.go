@@ -93,10 +93,20 @@ func serve(t *testing.T, env []string, args ...string) *server {
 // start starts backline serve.
 func start(t *testing.T, env []string, args ...string) *server {
 	t.Helper()
-	s := &server{t: t, out: newTranscript(), err: newTranscript(), ended: make(chan struct{})}
-	s.cmd = exec.Command(program(t), append([]string{"serve"}, args...)...)
+	return launch(t, nil, env, append([]string{"serve"}, args...)...)
+}
+
+// launch starts any command that goes on for a while.
+func launch(t *testing.T, stdin io.Reader, env []string, args ...string) *server {
+	t.Helper()
+	return launchCommand(t, stdin, env, exec.Command(program(t), args...))
+}
+
+func launchCommand(t *testing.T, stdin io.Reader, env []string, cmd *exec.Cmd) *server {
+	t.Helper()
+	s := &server{t: t, cmd: cmd, out: newTranscript(), err: newTranscript(), ended: make(chan struct{})}
 	s.cmd.Env = append(os.Environ(), env...)
-	s.cmd.Stdout, s.cmd.Stderr = s.out, s.err
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = stdin, s.out, s.err
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +118,7 @@ func start(t *testing.T, env []string, args ...string) *server {
 		_ = s.cmd.Process.Kill() // if it runs still
 		<-s.ended
 		if t.Failed() {
-			t.Logf("the server's log:\n%s", s.err)
+			t.Logf("the log of %s:\n%s", strings.Join(cmd.Args[1:min(3, len(cmd.Args))], " "), s.err)
 		}
 	})
 	return s
