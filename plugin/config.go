@@ -85,7 +85,9 @@ type Config struct {
 	SessionTTL   time.Duration
 	// RefuseBusy refuses a turn whose session is busy; by default it waits its turn.
 	RefuseBusy bool
-	// SessionWait limits that wait. By default only TurnTimeout does.
+	// SessionWait limits that wait. By default only what limits the whole turn does: TurnTimeout, and in
+	// agent.external-runtime, where the session is the binding's, the request's deadline and the profile's
+	// turn-timeout-ms.
 	SessionWait time.Duration
 
 	// TurnTimeout limits a whole turn (default 10 minutes), FirstOutput the time to the adapter's first

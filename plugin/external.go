@@ -137,9 +137,16 @@ func (p *Plugin) openExternal() error {
 		c.Logger.Info("a turn that no adapter was called for may come again", "protocol", string(adapters.ExternalRuntime), "turn", string(ref))
 	}
 	if x.Admissions != "" {
-		if _, err := p.admissions(ctx, p.external.OpenAdmissions); err != nil {
+		files, err := p.admissions(ctx, p.external.OpenAdmissions)
+		if err != nil && mistaken(files) > 0 {
+			err = fmt.Errorf("%w (%s)", err, validateHint)
+		}
+		if err != nil {
 			return &ConfigError{err}
 		}
+	}
+	if err := p.tellBindings(ctx); err != nil {
+		return err
 	}
 	if _, memory := x.Store.(*ledger.Memory); memory && c.Replicas > 1 {
 		c.Logger.Warn("the ledger is in each server's own memory: a turn that is sent to another replica runs again, and what is admitted in one is unknown to the others",
@@ -215,6 +222,20 @@ func (p *Plugin) upkeep(ctx context.Context) {
 	}
 }
 
+// mistaken counts the files that were not taken.
+func mistaken(files []Admitted) int {
+	n := 0
+	for _, f := range files {
+		if f.Err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// validateHint says how to find out what is wrong with a file of admissions, and what digest it has to have.
+const validateHint = "backline validate FILE says what to mend, and where"
+
 // reloading reads the admissions on SIGHUP until stop is called, which waits for the last reading to end, or to
 // be given up.
 func (p *Plugin) reloading(ctx context.Context) (stop func()) {
@@ -236,10 +257,15 @@ func (p *Plugin) reloading(ctx context.Context) (stop func()) {
 			if ctx.Err() != nil {
 				return
 			}
-			if err != nil {
-				p.conf.Logger.Error("the admissions have mistakes; the files without any are admitted", "error", oneLine(err))
+			if err == nil {
+				p.conf.Logger.Info("read the admissions again", "files", len(files))
+			} else {
+				p.conf.Logger.Error("read the admissions again, and only the files without a mistake were taken", "files", len(files), "mistaken", mistaken(files),
+					"error", oneLine(err), "hint", validateHint)
 			}
-			p.conf.Logger.Info("read the admissions again", "files", len(files))
+			if err := p.tellBindings(ctx); err != nil && ctx.Err() == nil {
+				p.conf.Logger.Error("the bindings could not be looked at", "error", err)
+			}
 		}
 	}()
 	return func() {
@@ -278,8 +304,9 @@ func serveExternalSchema(kind externalschema.Document) http.HandlerFunc {
 	return serveSchemaOf(externalschema.Schema(kind))
 }
 
-// ExternalURL is the base URL of agent.external-runtime's endpoints on a server that listens on addr;
-// empty where it is not served.
+// ExternalURL is what the URLs of agent.external-runtime's endpoints begin with, on a server that listens on
+// addr: turns are posted to ExternalURL(addr)+"/turns". (TurnURL is Lowkey's endpoint itself.) It is empty where
+// the protocol is not served.
 func (p *Plugin) ExternalURL(addr string) string {
 	if p.external == nil {
 		return ""

@@ -427,6 +427,111 @@ func TestAdmissions(t *testing.T) {
 	}
 }
 
+// TestBindingsAreTold: a server says at its start which bindings are of no use, before a host is refused.
+func TestBindingsAreTold(t *testing.T) {
+	t.Parallel()
+	profile := testhost.NewProfile("profile:1")
+	good := testhost.NewBinding("binding:good", "agent:muse", profile)
+	change := func(ref externalwire.BindingRef, how func(*externalwire.Binding)) *externalwire.Binding {
+		b := testhost.NewBinding(ref, "agent:muse", profile)
+		how(b)
+		if err := testhost.Seal(b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	expired := change("binding:expired", func(b *externalwire.Binding) { b.ExpiresAt = "2026-01-01T00:00:00Z" })
+	lonely := change("binding:lonely", func(b *externalwire.Binding) { b.ProfileRef = "profile:none" })
+	later := change("binding:later", func(b *externalwire.Binding) { b.ProfileGeneration = 2 })
+	strange := change("binding:strange", func(b *externalwire.Binding) { b.AgentID = "agent:stranger" })
+
+	one := plugin.Config{ID: "muse", Adapter: echoadapter.New()}
+	two := plugin.Config{Adapters: map[string]adapters.Adapter{"agent:muse": echoadapter.New(), "oracle": echoadapter.New()}}
+	for name, tc := range map[string]struct {
+		conf plugin.Config
+		docs []any
+		want []string // of the log, line by line; admissions themselves left out
+	}{
+		"all is well": {one, []any{profile, good}, []string{"level=INFO msg=\"bindings of agent.external-runtime\" bindings=1 usable=1"}},
+		"some are of no use": {two, []any{profile, good, expired, lonely, later, strange}, []string{
+			`level=WARN msg="every turn of a binding is refused" binding=binding:expired reason=binding-expired why="expires/at is 2026-01-01T00:00:00Z"`,
+			`level=WARN msg="every turn of a binding is refused" binding=binding:later reason=profile-mismatch why="its profile/generation is 2, and that of the profile profile:1 is 1"`,
+			`level=WARN msg="every turn of a binding is refused" binding=binding:lonely reason=profile-mismatch why="its profile/ref, profile:none, is not admitted"`,
+			`level=WARN msg="every turn of a binding is refused" binding=binding:strange reason=binding-mismatch why="no plugin answers for its agent/id, agent:stranger: name one in External.Agents"`,
+			`level=INFO msg="bindings of agent.external-runtime" bindings=5 usable=1`,
+		}},
+		"none is of use": {one, []any{lonely}, []string{
+			`level=WARN msg="every turn of a binding is refused" binding=binding:lonely reason=profile-mismatch why="its profile/ref, profile:none, is not admitted"`,
+			`level=WARN msg="no binding can be used: every turn of agent.external-runtime is refused" bindings=1 directory=`,
+		}},
+		"an empty directory": {one, nil, []string{`level=WARN msg="no binding can be used: every turn of agent.external-runtime is refused" bindings=0 directory=`}},
+	} {
+		dir := t.TempDir()
+		for i, doc := range tc.docs {
+			writeDoc(t, dir, fmt.Sprintf("%d.json", i), doc)
+		}
+		log := &logBuffer{}
+		tc.conf.Logger, tc.conf.External = log.logger(), &plugin.External{Admissions: dir}
+		if _, err := plugin.New(tc.conf); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range strings.Lines(log.String()) {
+			if !strings.Contains(line, "msg=admission ") {
+				got = append(got, strings.TrimSpace(line[strings.Index(line, "level="):]))
+			}
+		}
+		same := len(got) == len(tc.want)
+		for i := range tc.want {
+			same = same && strings.HasPrefix(got[i], tc.want[i])
+		}
+		if !same {
+			t.Errorf("%s: the log says\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+		}
+	}
+
+	// What somebody withdrew is no mistake; where nothing is to be read, nothing is said.
+	store := ledger.NewMemory(ledger.MemoryConfig{})
+	_, _, x := startExternal(t, plugin.Config{External: &plugin.External{Store: store}})
+	if err := x.RevokeBinding(t.Context(), x.Binding.BindingRef); err != nil {
+		t.Fatal(err)
+	}
+	for want, conf := range map[string]*plugin.External{
+		"":                                      {},
+		"bindings=1 directory=\"\"":             {Store: store},
+		"no binding can be used: every turn of": {Store: store},
+	} {
+		log := &logBuffer{}
+		one.Logger, one.External = log.logger(), conf
+		if _, err := plugin.New(one); err != nil {
+			t.Fatal(err)
+		}
+		if text := log.String(); (text == "") != (want == "") || !strings.Contains(text, want) || strings.Count(text, "\n") > 1 {
+			t.Errorf("the log says %q, want %q in one line", text, want)
+		}
+	}
+}
+
+// TestAdmissionsSayHowToMendThem: which is not what a flag's help tells.
+func TestAdmissionsSayHowToMendThem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	profile := testhost.NewProfile("profile:1")
+	binding := testhost.NewBinding("binding:1", "agent:muse", profile)
+	binding.MaxPassages++ // after it was sealed
+	writeDoc(t, dir, "a.json", profile)
+	writeDoc(t, dir, "b.json", binding)
+	conf := plugin.Config{ID: "muse", Adapter: echoadapter.New(), Logger: slog.New(slog.DiscardHandler), External: &plugin.External{Admissions: dir}}
+	const hint = "(backline validate FILE says what to mend, and where)"
+	if _, err := plugin.New(conf); err == nil || !strings.Contains(err.Error(), "b.json") || !strings.Contains(err.Error(), hint) {
+		t.Errorf("New says %v, want b.json and %q in it", err, hint)
+	}
+	conf.External.Admissions = filepath.Join(dir, "none")
+	if _, err := plugin.New(conf); err == nil || strings.Contains(err.Error(), "validate") {
+		t.Errorf("without the directory New says %v, and there is no file to be validated", err)
+	}
+}
+
 func TestExternalConfig(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

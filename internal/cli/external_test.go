@@ -277,8 +277,11 @@ func TestServeReadsAdmissionsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.signal(syscall.SIGHUP)
-	s.err.await(t, `level=ERROR.*bad\.json`)
-	s.err.await(t, `read the admissions again.*files=4`)
+	s.err.await(t, `level=ERROR msg="read the admissions again, .*files=4 mistaken=1 .*bad\.json.*backline validate`)
+	s.err.await(t, `bindings=2 usable=2`)
+	if strings.Contains(s.err.String(), `msg="read the admissions again" files`) {
+		t.Errorf("the log says that all is well:\n%s", s.err)
+	}
 	if a := runTurn(t, z, z.Request("hello")); a.Ended() != "completed/completed" {
 		t.Errorf("when its binding is there: %s", a.Ended())
 	}
