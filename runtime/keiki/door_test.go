@@ -641,6 +641,37 @@ func TestLimitsOfOthers(t *testing.T) {
 	}
 }
 
+// TestHTTP2: turns are taken there too, and a refusal does not end the connection of other requests.
+func TestHTTP2(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, says(), func(c *rigConfig) { c.push.Transport = yes })
+	server := httptest.NewUnstartedServer(g.handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	client := server.Client()
+	defer client.CloseIdleConnections()
+	for i, method := range []string{http.MethodPut, http.MethodPost} {
+		q := newRequest(g, "turn-1")
+		body := q.body()
+		r, err := http.NewRequestWithContext(t.Context(), method, server.URL, bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Keiki-Turn-Id", "turn-1")
+		r.Header.Set("Keiki-Signature", testhost.KeikiSignature(q.at, body, testSecret))
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if want := []int{http.StatusMethodNotAllowed, http.StatusAccepted}[i]; resp.StatusCode != want || resp.ProtoMajor != 2 || resp.Header.Get("Connection") != "" {
+			t.Errorf("%s: %d over HTTP/%d, Connection %q", method, resp.StatusCode, resp.ProtoMajor, resp.Header.Get("Connection"))
+		}
+	}
+}
+
 // TestCapacity: at capacity a new turn gets 503 and is not remembered; repeats, arrivals and cancellations pass.
 func TestCapacity(t *testing.T) {
 	t.Parallel()

@@ -354,7 +354,7 @@ func TestTurnTimeout(t *testing.T) {
 	}
 }
 
-// TestOtherLimits: first output and idle; time that a message takes to be delivered is no silence of the adapter's.
+// TestOtherLimits: first output and idle.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()
 	waits := adapters.Func(func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
@@ -370,6 +370,38 @@ func TestOtherLimits(t *testing.T) {
 		if o := g.outcome(d.ID); o.Status != "failed" || o.Error != want {
 			t.Errorf("outcome %+v", o)
 		}
+	}
+}
+
+// TestSlowDeliveryIsNoSilence: the time that a message takes to be delivered is not the adapter's.
+func TestSlowDeliveryIsNoSilence(t *testing.T) {
+	t.Parallel()
+	delivered := make(chan struct{}, 3)
+	g := newRig(t, adapters.Func(func(ctx context.Context, _ *adapters.Turn, w adapters.Writer) error {
+		for i := range 3 {
+			if err := w.Text(fmt.Sprintf("message %d\n\n", i)); err != nil {
+				return err
+			}
+			select {
+			case <-delivered:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}), func(c *rigConfig) {
+		c.runtime.FirstOutput, c.runtime.Idle = 100*time.Millisecond, 100*time.Millisecond
+		c.platform.Fault = func(r *http.Request, _ int) testhost.KeikiFault {
+			if strings.HasSuffix(r.URL.Path, "/messages") {
+				return testhost.KeikiFault{Delay: 300 * time.Millisecond}
+			}
+			return testhost.KeikiFault{}
+		}
+		c.platform.Deliver = func(testhost.KeikiDelivery) error { delivered <- struct{}{}; return nil }
+	})
+	d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
+	if o := g.outcome(d.ID); o.Status != "completed" || len(g.platform.Texts(d.ID)) != 3 {
+		t.Errorf("outcome %+v, messages %q", o, g.platform.Texts(d.ID))
 	}
 }
 

@@ -378,6 +378,110 @@ func TestStoreOutOfOrder(t *testing.T) {
 	}
 }
 
+// heldClaims is a store whose first answer waits, and may be an error.
+type heldClaims struct {
+	ledger.Claims
+	asked, answer chan struct{}
+	first         atomic.Bool
+	err           error
+	requests      chan ledger.ClaimRequest
+}
+
+func newHeldClaims(err error) *heldClaims {
+	return &heldClaims{
+		Claims: ledger.NewMemory(ledger.MemoryConfig{}), asked: make(chan struct{}), answer: make(chan struct{}), err: err,
+		requests: make(chan ledger.ClaimRequest, 100),
+	}
+}
+
+func (h *heldClaims) Claim(ctx context.Context, r ledger.ClaimRequest) (ledger.Claimed, error) {
+	h.requests <- r
+	if h.first.CompareAndSwap(false, true) {
+		close(h.asked)
+		<-h.answer
+		if h.err != nil {
+			return ledger.Claimed{}, h.err
+		}
+	}
+	return h.Claims.Claim(ctx, r)
+}
+
+// TestWhileATurnIsClaimed: what comes for a turn before it is known whether it runs waits for that: a
+// repeat is a duplicate or takes the turn's place, a cancellation ends it.
+func TestWhileATurnIsClaimed(t *testing.T) {
+	t.Parallel()
+	for _, works := range []bool{true, false} {
+		var fails error
+		if !works {
+			fails = errDisk
+		}
+		store := newHeldClaims(fails)
+		ran := make(chan struct{}, 10)
+		g := newRig(t, adapters.Func(func(ctx context.Context, _ *adapters.Turn, _ adapters.Writer) error {
+			ran <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}), func(c *rigConfig) { c.push.Claims = store })
+		var all sync.WaitGroup
+		all.Go(func() {
+			d, err := g.platform.Dispatch(t.Context(), testhost.KeikiTurn{ID: "turn-1", Text: "hi"})
+			if want := map[bool]int{true: 202, false: 503}[works]; err != nil || d.Answer.Status != want {
+				t.Errorf("the first: %v %+v, want %d", err, d.Answer, want)
+			}
+		})
+		<-store.asked
+		all.Go(func() {
+			a, err := g.platform.Redispatch(t.Context(), "turn-1")
+			if want := map[bool]int{true: 200, false: 202}[works]; err != nil || a.Status != want {
+				t.Errorf("the second: %v %+v, want %d", err, a, want)
+			}
+		})
+		if works {
+			all.Go(func() {
+				if a, err := g.platform.Cancel(t.Context(), "turn-1"); err != nil || a.Status != 200 || !strings.Contains(string(a.Body), `"cancelled":true`) {
+					t.Errorf("the cancellation: %v %d %s", err, a.Status, a.Body)
+				}
+			})
+		}
+		close(store.answer)
+		all.Wait()
+		if !works {
+			<-ran
+			g.cancel("turn-1")
+		}
+		g.until("the turn is over", func() bool { return g.engine.Stats().Active == 0 })
+		if n := len(g.platform.Requests("turn-1")); n != 0 {
+			t.Errorf("%d requests", n)
+		}
+	}
+}
+
+// TestHowLongATurnIsRemembered: for the longest that a turn may take and an hour, or until an hour after its
+// own deadline, if that is later.
+func TestHowLongATurnIsRemembered(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		limit, timeout, longest time.Duration
+	}{
+		{0, time.Minute, 10 * time.Minute},
+		{30 * time.Minute, time.Minute, 30 * time.Minute},
+		{0, 3 * time.Hour, 3 * time.Hour},
+	} {
+		store := newHeldClaims(nil)
+		close(store.answer)
+		g := newRig(t, says(), func(c *rigConfig) { c.push.Claims = store; c.runtime.TurnTimeout = test.limit })
+		d := g.dispatch(testhost.KeikiTurn{Text: "hi", Timeout: test.timeout})
+		r := <-store.requests
+		if r.Agent != "agent-1" || string(r.Turn) != d.ID || r.Again {
+			t.Errorf("%+v", r)
+		}
+		if off := r.Expires.Sub(r.At) - test.longest - time.Hour; off.Abs() > 10*time.Second {
+			t.Errorf("%+v: it is remembered for %v", test, r.Expires.Sub(r.At))
+		}
+		g.outcome(d.ID)
+	}
+}
+
 type requestID struct{}
 
 // TestFaultB4OutlivesTheRequest: after its 202 a turn goes on without the request that brought it, with the

@@ -94,6 +94,40 @@ func FuzzHandler(f *testing.F) {
 	})
 }
 
+// FuzzSignatureHeader: no header of one's own invention gets anything but 401 (fault E3).
+func FuzzSignatureHeader(f *testing.F) {
+	v := readVectors(f)
+	for _, c := range v.Cases {
+		if c.Header != nil {
+			f.Add(*c.Header)
+		}
+	}
+	silent := slog.New(slog.DiscardHandler)
+	engine, err := runtime.New(runtime.Config{Logger: silent})
+	if err != nil {
+		f.Fatal(err)
+	}
+	h, err := keiki.New(keiki.PushConfig{
+		Config:  keiki.Config{Engine: engine, Adapter: says(), Transport: yes, Logger: silent, Now: func() time.Time { return v.now }},
+		Secrets: keiki.Secrets{Any: []secret.Text{v.Secret, v.Retired}},
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(h.Wait)
+	f.Fuzz(func(t *testing.T, header string) {
+		r := httptest.NewRequest(http.MethodPost, "/keiki/turn", bytes.NewReader(v.body))
+		r.Header[keiki.SignatureHeader] = []string{header}
+		r.Header.Set(keiki.TurnIDHeader, "turn-1")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		good := keiki.Verify(header, v.body, []secret.Text{v.Secret, v.Retired}, v.now, keiki.DefaultTolerance) == nil
+		if good && w.Code != 200 && w.Code != 202 || !good && w.Code != 401 {
+			t.Errorf("%q: %d %s", header, w.Code, w.Body)
+		}
+	})
+}
+
 // answersOne takes what has come by now, and answers.
 func answersOne(_ context.Context, in <-chan adapters.Arrival, w adapters.Writer) error {
 	select {

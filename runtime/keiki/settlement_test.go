@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -514,5 +515,49 @@ func TestMessagesLeaveWhileTheAdapterRuns(t *testing.T) {
 	d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
 	if o := g.outcome(d.ID); o.Status != "completed" {
 		t.Errorf("outcome %+v", o)
+	}
+}
+
+// TestAnAdapterThatIsFarAhead is held back while the platform is slow, and nothing of what it says is lost.
+func TestAnAdapterThatIsFarAhead(t *testing.T) {
+	t.Parallel()
+	const messages = 1500
+	paragraph := strings.Repeat("words and more words, ", 100)
+	var written atomic.Int64
+	hold := make(chan struct{})
+	g := newRig(t, adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
+		for i := range messages {
+			if err := w.Text(fmt.Sprintf("%d: %s\n\n", i, paragraph)); err != nil {
+				return err
+			}
+			written.Add(1)
+		}
+		return nil
+	}), func(c *rigConfig) {
+		c.platform.Deliver = func(testhost.KeikiDelivery) error { <-hold; return nil }
+	})
+	d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
+	last := int64(-1)
+	g.until("the adapter waits", func() bool {
+		now := written.Load()
+		same := now == last && now > 0
+		last = now
+		return same
+	})
+	close(hold)
+	if o := g.outcome(d.ID); o.Status != "completed" {
+		t.Errorf("outcome %+v", o)
+	}
+	if last == messages {
+		t.Error("the adapter was not held back")
+	}
+	got := g.platform.Texts(d.ID)
+	if len(got) != messages {
+		t.Errorf("%d messages", len(got))
+	}
+	for i, text := range got {
+		if want := fmt.Sprintf("%d: %s", i, strings.TrimSpace(paragraph)); text != want {
+			t.Errorf("message %d is %.60q…", i, text)
+		}
 	}
 }
