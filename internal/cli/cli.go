@@ -142,7 +142,8 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 	var usage *usageError
 	if errors.As(err, &usage) || !a.started {
 		hint := ""
-		if path := cmd.CommandPath(); !strings.Contains(err.Error(), " --help") {
+		says := func(command string) bool { return strings.Contains(err.Error(), command) }
+		if path := cmd.CommandPath(); !says(" --help") && !says(cmd.Root().Name()+" validate ") { // it tells where to look by itself
 			hint = " (see " + path + " --help)"
 		}
 		a.complain("%s%s", err, hint)

@@ -372,13 +372,46 @@ func TestServeAddresses(t *testing.T) {
 	s.out.await(t, hint)
 	s.out.await(t, `external +http://127\.0\.0\.1:\d+/external-runtime/turns\n`)
 	dir, _, _ := admissions(t)
+	old := testhost.NewBinding("binding:old", "agent:muse", testhost.NewProfile("profile:1"))
+	old.ExpiresAt = "2026-01-01T00:00:00Z"
+	if err := testhost.Seal(old); err != nil {
+		t.Fatal(err)
+	}
+	writeDoc(t, dir, "a-old.json", old)
+	for _, tokens := range [][]string{nil, {"BACKLINE_AUTH_TOKEN=0123456789abcdef"}} {
+		s = serve(t, tokens, "--admissions", dir)
+		s.err.await(t, `every turn of a binding is refused.*binding=binding:old reason=binding-expired`)
+		s.out.await(t, "backline chat http://")
+		if strings.Contains(s.out.String(), hint) {
+			t.Errorf("with admissions it says\n%s", s.out)
+		}
+		// The line for a turn under a binding works, and names one that is of use.
+		chat := s.out.await(t, `(?m)^  (.*backline chat .* --protocol external-runtime .*)$`)[1]
+		if out := shell(t, tokens, chat+" --message 'hello there'"); out != "hello there\n" || !strings.Contains(chat, filepath.Join(dir, "binding.json")) {
+			t.Errorf("%s\nanswers %q", chat, out)
+		}
+	}
+	dir = t.TempDir()
 	s = serve(t, nil, "--admissions", dir)
-	s.out.await(t, "backline chat http://")
-	if strings.Contains(s.out.String(), hint) {
-		t.Errorf("with admissions it says\n%s", s.out)
+	s.err.await(t, `no binding can be used.*directory=`+regexp.QuoteMeta(dir))
+	if strings.Contains(s.out.String(), "--binding") {
+		t.Errorf("without a binding it says\n%s", s.out)
 	}
 	s = start(t, nil, "--listen", "127.0.0.1:0", "--json")
 	s.out.await(t, `"external":"http://127\.0\.0\.1:\d+/external-runtime/turns","store":"memory"`)
+}
+
+// TestServeSaysHowToMendAdmissions: one line, which points to what tells more.
+func TestServeSaysHowToMendAdmissions(t *testing.T) {
+	t.Parallel()
+	dir, _, b := admissions(t)
+	b.MaxPassages++
+	writeDoc(t, dir, "binding.json", b)
+	r := run(t, "", nil, "serve", "--listen", "127.0.0.1:0", "--admissions", dir)
+	const want = "backline: admissions: binding.json: "
+	if r.code != 2 || !strings.HasPrefix(r.err, want) || !strings.HasSuffix(r.err, "(backline validate FILE says what to mend, and where)\n") || strings.Count(r.err, "\n") != 1 {
+		t.Errorf("exit code %d and %q, want 2 and one line that begins with %q and names validate", r.code, r.err, want)
+	}
 }
 
 // TestOperatorTokenStaysInside looks for the operator's token in all that a server writes.

@@ -110,11 +110,11 @@ func TestConfig(t *testing.T) {
 	}{
 		{"defaults", nil, "", defaults},
 		{"all", nil, "--listen :1 --insecure --plugin-id x --replicas 3 --sessions 1 --session-bytes 1KiB --session-ttl 1s " +
-			"--busy refuse --disconnect grace=30s --replay 2s --turn-timeout 3s --first-output 4s --idle 5s --heartbeat 6s " +
+			"--busy refuse --session-wait 13s --disconnect grace=30s --replay 2s --turn-timeout 3s --first-output 4s --idle 5s --heartbeat 6s " +
 			"--write-timeout 7s --drain 8s --max-body 2KiB --max-turns 9 --admissions testdata/admissions --operator-token operator-01234567 --store sqlite:x --product-retention 10s --stream-retention 11s " +
 			"--keiki-secret whsec_0123456789 --keiki-api-base https://keiki.example/api/v1/ --keiki-tolerance 12s --keiki-delivery stream --keiki-stream-path live --keiki-flagged-warning Careful!", plugin.Config{
 			ID: "x", Listen: ":1", Insecure: true, Replicas: 3, Sessions: 1, SessionBytes: 1024, SessionTTL: time.Second,
-			RefuseBusy: true, HostGone: 30 * time.Second, Replay: 2 * time.Second, TurnTimeout: 3 * time.Second,
+			RefuseBusy: true, SessionWait: 13 * time.Second, HostGone: 30 * time.Second, Replay: 2 * time.Second, TurnTimeout: 3 * time.Second,
 			FirstOutput: 4 * time.Second, Idle: 5 * time.Second, Heartbeat: 6 * time.Second, WriteTimeout: 7 * time.Second,
 			Drain: 8 * time.Second, MaxBody: 2048, MaxTurns: 9,
 			External: &plugin.External{

@@ -93,6 +93,7 @@ type serveFlags struct {
 
 	sessions   sessionFlags
 	busy       *string
+	wait       *time.Duration
 	disconnect disconnect
 	replay     *time.Duration
 
@@ -166,6 +167,7 @@ func (f *serveFlags) add(fs *pflag.FlagSet) {
 
 	f.sessions.add(fs)
 	f.busy = choiceFlag(fs, "busy", "what a turn does whose session is busy with another", busyWait, busyRefuse)
+	f.wait = durationFlag(fs, "session-wait", 0, "how long such a turn waits at most; 0, the default, is no limit but the turn's own")
 	fs.Var(&f.disconnect, "disconnect", "when a turn's host goes away: cancel the turn at once, or let the host come back to it for a time")
 	f.replay = durationFlag(fs, "replay", 5*time.Minute, "how long a completed turn is repeated to a host that sends it again; 0 is not at all")
 
@@ -270,6 +272,7 @@ func (a *app) config(f *serveFlags) (plugin.Config, error) {
 	f.sessions.set(&conf)
 	f.limits.set(&conf)
 	conf.RefuseBusy = *f.busy == busyRefuse
+	conf.SessionWait = *f.wait
 	conf.HostGone = time.Duration(f.disconnect)
 	conf.Replay = orNone(*f.replay)
 	conf.Heartbeat = orNone(*f.heartbeat)
@@ -351,7 +354,9 @@ type addresses struct {
 	Schema      string `json:"schema"`
 	Curl        string `json:"curl"`
 	Chat        string `json:"chat"`
-	Platform    string `json:"keikiPlatform,omitempty"`
+	// ExternalChat runs turns under a binding in the directory of admissions; empty where there is none.
+	ExternalChat string `json:"externalChat,omitempty"`
+	Platform     string `json:"keikiPlatform,omitempty"`
 }
 
 // announce prints where the server is and how to try it.
@@ -389,6 +394,9 @@ func (a *app) announce(p *plugin.Plugin, f *serveFlags, conf *plugin.Config, add
 		Chat:        prefix + a.self() + " chat " + base + chatFlags,
 		Platform:    platform,
 	}
+	if file := bindingIn(*f.admissions); file != "" {
+		where.ExternalChat = where.Chat + " --protocol " + protocolExternal + " --binding " + shellQuote(file)
+	}
 	if *f.json {
 		_ = a.printJSON(where) // finish looks at the output's error
 		return
@@ -412,14 +420,47 @@ Or hold a conversation:
   %s
 
 `, visible(strconv.Quote(where.Plugin)), where.Adapter, where.Listen, where.Turns, where.External, where.Keiki, where.KeikiSecret, where.Healthz, where.Readyz, where.Manifest, where.Schema, where.Curl, where.Chat)
+	if where.ExternalChat != "" {
+		_, _ = fmt.Fprintf(a.out, "Or one as a host of agent.external-runtime does, under a binding that is admitted:\n\n  %s\n\n", where.ExternalChat)
+	}
 	if *f.admissions == "" && conf.External.OperatorToken == "" {
 		_, _ = fmt.Fprint(a.out, "Turns of agent.external-runtime are refused, since nothing is admitted: give --admissions DIR, or\n"+
 			"--operator-token-file FILE and admit over HTTP.\n\n")
 	}
 	if f.authToken.value != "" {
-		_, _ = fmt.Fprintf(a.out, "Both take the token from %s in your shell's environment.\n\n", envName("auth-token"))
+		_, _ = fmt.Fprintf(a.out, "These take the token from %s in your shell's environment.\n\n", envName("auth-token"))
 	}
 	a.announceKeiki(&where, secretFromEnv)
+}
+
+// bindingIn names a file in a directory of admissions that has a binding under which turns may run; empty where
+// there is none.
+func bindingIn(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "" // the server has read it, and would have told
+	}
+	for _, e := range entries {
+		file := filepath.Join(dir, e.Name())
+		if !strings.HasSuffix(file, ".json") {
+			continue
+		}
+		b, err := readBinding(file)
+		if err != nil {
+			continue
+		}
+		if expires, err := b.ExpiresAt.Time(); err != nil || !expires.After(time.Now()) {
+			continue
+		}
+		if abs, err := filepath.Abs(file); err == nil {
+			file = abs
+		}
+		return file
+	}
+	return ""
 }
 
 // reachable is the host and port under which a listener is found on this machine.
