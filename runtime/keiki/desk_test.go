@@ -33,7 +33,7 @@ type deskConfig struct {
 func newDesk(t *testing.T, edit ...func(*deskConfig)) *desk {
 	t.Helper()
 	d := &desk{rig: &rig{t: t, log: &journal{}, complaints: map[testhost.KeikiRule]bool{}}}
-	c := deskConfig{platform: testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, InFlight: 50 * time.Millisecond}}
+	c := deskConfig{platform: testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, InFlight: time.Second}}
 	c.platform.Secrets = map[string][]string{"agent-1": {testSecret}}
 	for _, e := range edit {
 		e(&c)
@@ -158,6 +158,17 @@ func (d *desk) work(adapter adapters.Adapter, edit ...func(*workerConfig)) *work
 		w.stop(ctx)
 	})
 	return w
+}
+
+// alone has a worker run one turn at a time. As long as it does that, it does not poll, so that nobody claims
+// its turn again.
+func alone(c *workerConfig) { c.inbox.Concurrency = 1 }
+
+// stopPolling ends the polling of a worker that has no room for another turn. (A poll that is given up may still
+// be given a turn by the platform.)
+func (w *worker) stopPolling() {
+	w.cancel()
+	<-w.ended
 }
 
 // stop ends the worker: the polling at once, the turns by ctx. Nothing of it is left.

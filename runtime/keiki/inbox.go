@@ -255,7 +255,8 @@ func (l *lease) keep() {
 			if left <= 0 && failures > 2 {
 				t.end(endLost, &a)
 			}
-			d = min(t.r.backoff.next(failures-1, a.after), max(left, t.r.backoff.least))
+			// Whatever pause the platform asks for, without a lease there is nothing to wait for.
+			d = min(t.r.backoff.next(failures-1, a.after), max(left/2, t.r.backoff.least))
 			t.log.Warn("the lease could not be refreshed", "answer", a.word(), "again_in", d.Round(time.Millisecond))
 		case v == unauthorised:
 			t.end(endUnauthorised, &a)
