@@ -272,7 +272,7 @@ func (t *turn) fill() {
 		if missing != due {
 			due, since, attempt = missing, time.Now(), 0
 		}
-		left := gapPatience - time.Since(since)
+		left := t.r.patience - time.Since(since)
 		if left <= 0 {
 			from, to := t.arrivals.skip()
 			t.log.Warn("arrivals are missing and passed over", "from", from, "to", to-1)

@@ -221,44 +221,45 @@ func TestCancellationsAtRandom(t *testing.T) {
 // delivered, and one failed completion arrives before the deadline.
 func TestTheAdapterIsCutBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ timeout, cut time.Duration }{
-		{3 * time.Second, 2 * time.Second},
-		{1600 * time.Millisecond, 800 * time.Millisecond},
+	for _, test := range []struct {
+		timeout, cut time.Duration
+		form         testhost.KeikiDeadlineForm
+	}{
+		{3 * time.Second, 2 * time.Second, testhost.KeikiDeadlineText},
+		{1600 * time.Millisecond, 800 * time.Millisecond, testhost.KeikiDeadlineMillis},
 	} {
-		for _, form := range []testhost.KeikiDeadlineForm{testhost.KeikiDeadlineText, testhost.KeikiDeadlineMillis} {
-			t.Run(fmt.Sprintf("%v %s", test.timeout, form), func(t *testing.T) {
-				t.Parallel()
-				cut := make(chan time.Time, 1)
-				g := newRig(t, adapters.Func(func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
-					_ = w.Text("one\n\nhalf of two")
-					if at, ok := ctx.Deadline(); !ok || !at.Equal(turn.Deadline) {
-						t.Errorf("deadlines %v and %v", at, turn.Deadline)
-					}
-					<-ctx.Done()
-					cut <- time.Now()
-					if adapters.CauseOf(ctx) != adapters.CauseTurnTimeout || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-						t.Errorf("cause %s, error %v", adapters.CauseOf(ctx), ctx.Err())
-					}
-					return ctx.Err()
-				}))
-				began := time.Now()
-				d := g.dispatch(testhost.KeikiTurn{Text: "hi", Timeout: test.timeout, Deadline: form})
-				o := g.outcome(d.ID)
-				if o.Status != "failed" || o.Code != "app_error" || o.Error != "The turn's deadline passed before the agent had ended." {
-					t.Errorf("outcome %+v", o)
+		t.Run(fmt.Sprint(test.timeout), func(t *testing.T) {
+			t.Parallel()
+			cut := make(chan time.Time, 1)
+			g := newRig(t, adapters.Func(func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
+				_ = w.Text("one\n\nhalf of two")
+				if at, ok := ctx.Deadline(); !ok || !at.Equal(turn.Deadline) {
+					t.Errorf("deadlines %v and %v", at, turn.Deadline)
 				}
-				// Half of the time that the request took to come here is lost too.
-				if at := (<-cut).Sub(began); at < test.cut-50*time.Millisecond || at > test.cut+600*time.Millisecond {
-					t.Errorf("the adapter was cut after %v, want %v", at, test.cut)
+				<-ctx.Done()
+				cut <- time.Now()
+				if adapters.CauseOf(ctx) != adapters.CauseTurnTimeout || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					t.Errorf("cause %s, error %v", adapters.CauseOf(ctx), ctx.Err())
 				}
-				if diff := cmp.Diff([]string{"one"}, g.platform.Texts(d.ID)); diff != "" {
-					t.Errorf("delivered (-want +got):\n%s", diff)
-				}
-				if n := g.count(d.ID, "complete"); n != 1 {
-					t.Errorf("%d completions", n)
-				}
-			})
-		}
+				return ctx.Err()
+			}))
+			began := time.Now()
+			d := g.dispatch(testhost.KeikiTurn{Text: "hi", Timeout: test.timeout, Deadline: test.form})
+			o := g.outcome(d.ID)
+			if o.Status != "failed" || o.Code != "app_error" || o.Error != "The turn's deadline passed before the agent had ended." {
+				t.Errorf("outcome %+v", o)
+			}
+			// Half of the time that the request took to come here is lost too.
+			if at := (<-cut).Sub(began); at < test.cut-50*time.Millisecond || at > test.cut+600*time.Millisecond {
+				t.Errorf("the adapter was cut after %v, want %v", at, test.cut)
+			}
+			if diff := cmp.Diff([]string{"one"}, g.platform.Texts(d.ID)); diff != "" {
+				t.Errorf("delivered (-want +got):\n%s", diff)
+			}
+			if n := g.count(d.ID, "complete"); n != 1 {
+				t.Errorf("%d completions", n)
+			}
+		})
 	}
 }
 

@@ -266,42 +266,40 @@ func (cutOff) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 // TestRetryAfter: the platform's own pause is kept to, in seconds and as a date, for messages and completions.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
-	for _, route := range []string{"messages", "complete"} {
-		for name, f := range map[string]func() testhost.KeikiFault{
-			"429 in seconds": func() testhost.KeikiFault { return testhost.KeikiFault{Status: 429, RetryAfter: "1"} },
-			"503 as a date": func() testhost.KeikiFault {
-				return testhost.KeikiFault{Status: 503, RetryAfter: time.Now().Add(2 * time.Second).UTC().Format(http.TimeFormat)}
-			},
-		} {
-			t.Run(route+" "+name, func(t *testing.T) {
-				t.Parallel()
-				first := true
-				g := newRig(t, says("one"), func(c *rigConfig) {
-					var mu sync.Mutex
-					c.platform.Fault = func(r *http.Request, _ int) testhost.KeikiFault {
-						mu.Lock()
-						defer mu.Unlock()
-						if !first || !strings.HasSuffix(r.URL.Path, route) {
-							return testhost.KeikiFault{}
-						}
-						first = false
-						return f()
+	for route, f := range map[string]func() testhost.KeikiFault{
+		"messages": func() testhost.KeikiFault { return testhost.KeikiFault{Status: 429, RetryAfter: "1"} },
+		"complete": func() testhost.KeikiFault {
+			return testhost.KeikiFault{Status: 503, RetryAfter: time.Now().Add(2 * time.Second).UTC().Format(http.TimeFormat)}
+		},
+	} {
+		t.Run(route, func(t *testing.T) {
+			t.Parallel()
+			first := true
+			g := newRig(t, says("one"), func(c *rigConfig) {
+				var mu sync.Mutex
+				c.platform.Fault = func(r *http.Request, _ int) testhost.KeikiFault {
+					mu.Lock()
+					defer mu.Unlock()
+					if !first || !strings.HasSuffix(r.URL.Path, route) {
+						return testhost.KeikiFault{}
 					}
-				})
-				d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
-				if o := g.outcome(d.ID); o.Status != "completed" {
-					t.Errorf("outcome %+v", o)
-				}
-				list := g.tries(d.ID, route)
-				if len(list) != 2 {
-					t.Fatalf("%d tries", len(list))
-				}
-				// A date has whole seconds.
-				if pause := list[1].At.Sub(list[0].At); pause < 990*time.Millisecond || pause > 10*time.Second {
-					t.Errorf("the pause was %v", pause)
+					first = false
+					return f()
 				}
 			})
-		}
+			d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
+			if o := g.outcome(d.ID); o.Status != "completed" {
+				t.Errorf("outcome %+v", o)
+			}
+			list := g.tries(d.ID, route)
+			if len(list) != 2 {
+				t.Fatalf("%d tries", len(list))
+			}
+			// A date has whole seconds.
+			if pause := list[1].At.Sub(list[0].At); pause < 990*time.Millisecond || pause > 10*time.Second {
+				t.Errorf("the pause was %v", pause)
+			}
+		})
 	}
 }
 

@@ -23,6 +23,8 @@ type runner struct {
 	caller  *caller
 	backoff *backoff
 	log     *slog.Logger
+	// patience is gapPatience, and less in tests.
+	patience time.Duration
 
 	mu   sync.Mutex
 	live map[turnKey]*turn
@@ -35,11 +37,12 @@ type turnKey struct{ agent, turn string }
 
 func newRunner(c Config) *runner {
 	r := &runner{
-		conf:    c,
-		caller:  newCaller(c.Transport),
-		backoff: newBackoff(250*time.Millisecond, 10*time.Second),
-		log:     c.Logger,
-		live:    map[turnKey]*turn{},
+		conf:     c,
+		caller:   newCaller(c.Transport),
+		backoff:  newBackoff(250*time.Millisecond, 10*time.Second),
+		log:      c.Logger,
+		patience: gapPatience,
+		live:     map[turnKey]*turn{},
 	}
 	if c.APIBase != "" {
 		r.pin, _ = parseOrigin(c.APIBase) // checked
