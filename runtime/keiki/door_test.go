@@ -538,8 +538,8 @@ func TestFaultB7EndlessBodies(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			defer conn.Close()
-			fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nKeiki-Signature: t=1,v1=00\r\nTransfer-Encoding: chunked\r\n\r\n")
+			defer func() { _ = conn.Close() }()
+			_, _ = fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nKeiki-Signature: t=1,v1=00\r\nTransfer-Encoding: chunked\r\n\r\n")
 			go func() {
 				chunk := fmt.Appendf(nil, "10000\r\n%s\r\n", strings.Repeat("[", 0x10000))
 				for {
@@ -576,8 +576,8 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
-		fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+		defer func() { _ = conn.Close() }()
+		_, _ = fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 		if cut {
 			_ = conn.(*net.TCPConn).CloseWrite()
 		}
@@ -620,8 +620,8 @@ func TestLimitsOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nKeiki-Turn-Id: turn-1\r\nKeiki-Signature: %s\r\nContent-Length: %d\r\n\r\n", testhost.KeikiSignature(q.at, body, testSecret), len(body))
+	defer func() { _ = conn.Close() }()
+	_, _ = fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nKeiki-Turn-Id: turn-1\r\nKeiki-Signature: %s\r\nContent-Length: %d\r\n\r\n", testhost.KeikiSignature(q.at, body, testSecret), len(body))
 	pause := time.NewTicker(100 * time.Millisecond) // a sender that takes its time
 	defer pause.Stop()
 	for part := range slices.Chunk(body, len(body)/4) {

@@ -330,7 +330,7 @@ func TestFaultE5Restart(t *testing.T) {
 // brokenClaims is a store that is out of order.
 type brokenClaims struct {
 	ledger.Claims
-	claim, unclaim, end atomic.Bool
+	claim, end atomic.Bool
 }
 
 var errDisk = errors.New("the disk is on fire")
@@ -522,8 +522,8 @@ func TestFaultB4OutlivesTheRequest(t *testing.T) {
 	go func() { drained <- g.handler.Drain(t.Context()) }()
 	g.until("it drains", g.engine.Draining)
 	select {
-	case <-drained:
-		t.Error("the drain did not wait")
+	case err := <-drained:
+		t.Errorf("the drain did not wait: %v", err)
 	default:
 	}
 	close(run)
@@ -544,7 +544,7 @@ type rascal struct{}
 func (rascal) Error() string { panic("hidden-value of an error") }
 
 // crasher is an adapter that ends as its message says.
-type crasher struct{ taken chan struct{} }
+type crasher struct{}
 
 func (c crasher) TakesArrivals(turn *adapters.Turn) bool {
 	if turn.Message == "in TakesArrivals" {

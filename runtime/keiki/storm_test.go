@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/internal/testhost"
@@ -48,5 +47,4 @@ func TestManyTurnsOverAFaultyPlatform(t *testing.T) {
 		}
 	}
 	g.until("all turns are over", func() bool { return g.engine.Stats().Active == 0 })
-	_ = time.Now
 }
