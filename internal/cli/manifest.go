@@ -114,7 +114,7 @@ https endpoint. Other fields are not judged. It prints every violation; the exit
 		if err != nil {
 			return err
 		}
-		return a.validate(bytes.NewReader(text), file, kindManifest, nil, 0, *asJSON)
+		return a.validate(bytes.NewReader(text), file, &validation{kind: kindManifest, asJSON: *asJSON})
 	})
 	return cmd
 }

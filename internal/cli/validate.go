@@ -35,6 +35,11 @@ type verdict struct {
 	Schema     string    `json:"schema"`
 	Valid      bool      `json:"valid"`
 	Violations []finding `json:"violations"`
+	// Digest is what the digest that the document carries has to be; empty where it carries none, or something
+	// else is wrong with it.
+	Digest string `json:"digest,omitempty"`
+	// Sealed: the digest was written into the file.
+	Sealed bool `json:"sealed,omitempty"`
 
 	oneEvent bool // a single event instead of a stream of them
 }
@@ -55,6 +60,10 @@ its events, with their order, numbers and digests, and with --profile its limits
 signs, or with --schema keiki-claim what its inbox answers. It reads FILE, or standard input without one or
 with -.
 
+A binding, a product and a turn request carry a digest. What it has to be is said where that is all that is
+wrong with them, and with --seal it is written into FILE, in which nothing else changes; of standard input
+the document is printed. So who makes one by hand begins with an empty digest.
+
 What the document is, is told from its content, or by --schema. Every violation is one line, with the
 line and column in the file (of a field that is missing, those of the object that lacks it), the JSON
 pointer of the field, what was found and what is expected; of one document at most ` + fmt.Sprint(schema.MaxViolations) + ` are listed. In a
@@ -62,7 +71,10 @@ stream of events the pointer is that within the line, and a bad line does not en
 code is 1 if there is a violation, and 2 if the document could not be read or told.`,
 		Example: `  # What a server in any language answers to a turn.
   curl -sN http://127.0.0.1:8787/lowkey/turn -H 'Content-Type: application/json' -d @request.json |
-    backline validate --schema lowkey-events`,
+    backline validate --schema lowkey-events
+
+  # A binding that was written by hand, or changed.
+  backline validate --seal admitted/binding.json`,
 		Args: takes(0, 1, "one FILE"),
 	}
 	fs := cmd.Flags()
@@ -70,6 +82,7 @@ code is 1 if there is a violation, and 2 if the document could not be read or to
 	name = fs.String("schema", "", "what the document is: "+alternatives(kindNames())+" (a `name`; default: told from the content)")
 	profile := fs.String("profile", "", "hold "+kindExternalEvents+" to the limits of the profile in this `file`")
 	after := countFlag(fs, "after", 0, "the number of the event before the first of "+kindExternalEvents+", as where a turn goes on")
+	write := fs.Bool("seal", false, "write the digest that it has to carry into FILE, for "+alternatives(sealed()))
 	asJSON = fs.Bool("json", false, "print the verdict as one JSON object")
 	lineLimit = sizeFlag(fs, "line-limit", ndjson.DefaultLineLimit, "the longest line of a stream that is read")
 	cmd.RunE = a.runs(func(_ context.Context, args []string) error {
@@ -86,19 +99,23 @@ code is 1 if there is a violation, and 2 if the document could not be read or to
 		if *lineLimit < 1 || *lineLimit > 1<<30 {
 			return usagef("--line-limit is %s, want 1B to 1GiB", (*size)(lineLimit))
 		}
-		grammar := external.Grammar{After: int64(*after)}
+		o := validation{kind: kind, grammar: &external.Grammar{After: int64(*after)}, lineLimit: int(*lineLimit), seal: *write, asJSON: *asJSON}
 		if *profile != "" {
 			var err error
-			if grammar.Profile, err = readProfile(*profile); err != nil {
+			if o.grammar.Profile, err = readProfile(*profile); err != nil {
 				return &usageError{err}
 			}
+		}
+		o.print = *write && (len(args) == 0 || args[0] == "-")
+		if o.print && *asJSON {
+			return usagef("--seal prints the document that it reads from standard input: leave --json out, or name a FILE")
 		}
 		in, file, err := a.open(args)
 		if err != nil {
 			return err
 		}
 		defer in.Close()
-		return a.validate(in, file, kind, &grammar, int(*lineLimit), *asJSON)
+		return a.validate(in, file, &o)
 	})
 	return cmd
 }
@@ -137,9 +154,19 @@ func kindNames() []string {
 	return names
 }
 
-// validate checks a document of this kind; an empty kind is told from the content. grammar is for the
-// events of agent.external-runtime.
-func (a *app) validate(in io.Reader, file, kind string, grammar *external.Grammar, lineLimit int, asJSON bool) error {
+// A validation is how a document is checked.
+type validation struct {
+	kind      string            // empty: it is told from the content
+	grammar   *external.Grammar // for the events of agent.external-runtime
+	lineLimit int
+	seal      bool // and sealed
+	print     bool // instead of being written to its file
+	asJSON    bool
+}
+
+// validate checks a document.
+func (a *app) validate(in io.Reader, file string, o *validation) error {
+	kind := o.kind
 	const enough = 64 << 10 // to tell what it is
 	br := bufio.NewReaderSize(in, enough)
 	if kind == "" {
@@ -158,13 +185,17 @@ func (a *app) validate(in io.Reader, file, kind string, grammar *external.Gramma
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
-		stream = func(r io.Reader, lineLimit int) error { return v.checkExternalEvents(r, grammar, lineLimit) }
+		stream = func(r io.Reader, lineLimit int) error { return v.checkExternalEvents(r, o.grammar, lineLimit) }
 		if severalLines(start) {
 			stream = nil
 		}
 	}
+	e, k := externalNamed(kind), keikiNamed(kind)
+	if o.seal && (e == nil || sealOf(e.kind) == nil) {
+		return usagef("%s is taken for %s, and --seal is for %s", file, kind, alternatives(sealed()))
+	}
 	if v.streams() && stream != nil {
-		if err := stream(br, lineLimit); err != nil {
+		if err := stream(br, o.lineLimit); err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 	} else {
@@ -173,7 +204,7 @@ func (a *app) validate(in io.Reader, file, kind string, grammar *external.Gramma
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 		doc := []byte(text)
-		switch e, k := externalNamed(kind), keikiNamed(kind); {
+		switch {
 		case kind == kindManifest:
 			v.checkManifest(doc)
 		case e != nil:
@@ -183,8 +214,33 @@ func (a *app) validate(in io.Reader, file, kind string, grammar *external.Gramma
 		default:
 			v.checkRequest(doc)
 		}
+		if o.seal && v.Digest != "" {
+			return a.seal(v, sealOf(e.kind), doc, o)
+		}
 	}
-	return a.pronounce(v, asJSON)
+	return a.pronounce(v, o.asJSON)
+}
+
+// seal puts the digest into a document in which at most that is wrong.
+func (a *app) seal(v *verdict, s *seal, doc []byte, o *validation) error {
+	wrong := len(v.Violations) > 0
+	if wrong {
+		doc = s.put(doc, external.Digest(v.Digest))
+	}
+	switch {
+	case o.print:
+		_, err := a.out.Write(doc)
+		return err
+	case wrong:
+		if err := rewrite(v.File, doc); err != nil {
+			return err
+		}
+		v.Sealed, v.Violations = true, []finding{}
+	}
+	if v.Sealed && !o.asJSON {
+		_, _ = fmt.Fprintf(a.out, "%s: sealed, %s is now %s\n", v.File, s.field, v.Digest)
+	}
+	return a.pronounce(v, o.asJSON)
 }
 
 // pronounce prints a verdict.
@@ -214,8 +270,12 @@ func (a *app) pronounce(v *verdict, asJSON bool) error {
 			_, _ = fmt.Fprintf(a.out, "%s:%s: %s\n", v.File, place, oneLine(sentence))
 		}
 	}
+	how := ""
+	if v.Digest != "" {
+		how = " (with --seal the digest is written into the file)"
+	}
 	if n := len(v.Violations); n == 1 {
-		a.complain("%s is not a valid %s: 1 violation", v.File, v.Schema)
+		a.complain("%s is not a valid %s: 1 violation%s", v.File, v.Schema, how)
 	} else {
 		a.complain("%s is not a valid %s: %d violations", v.File, v.Schema, n)
 	}

@@ -96,31 +96,23 @@ func readProfile(file string) (*external.Profile, error) {
 // checkExternal checks a whole document, and the digests that it carries.
 func (v *verdict) checkExternal(kind external.Document, doc []byte) {
 	v.oneEvent = true
+	var list []schema.Violation
 	if err := external.Check(kind, doc); err != nil {
 		var wrong *external.Error
 		if errors.As(err, &wrong) && wrong.Syntax != nil {
 			v.malformed(wrong.Syntax)
 			return
 		}
-		v.add(doc, external.Explain(kind, doc))
-		return
+		list = external.Explain(kind, doc)
 	}
-	switch kind {
-	case external.TurnRequestV1:
-		said, _ := external.ParseTurnRequest(doc)
-		digest, err := external.InputDigest(doc)
-		v.add(doc, digestOf("input/digest", "input/parts", said.InputDigest, digest, err))
-	case external.EventV1:
+	switch s := sealOf(kind); {
+	case s != nil:
+		v.checkSeal(s, doc, list)
+	case len(list) == 0 && kind == external.EventV1:
 		e, _ := external.ParseEvent(doc)
 		v.add(doc, eventDigest(e))
-	case external.BindingV1:
-		said, _ := external.ParseBinding(doc)
-		digest, err := external.DigestWithout(doc, "binding/digest")
-		v.add(doc, digestOf("binding/digest", "", said.BindingDigest, digest, err))
-	case external.ProductV1:
-		said, _ := external.ParseProduct(doc)
-		digest, err := external.DigestWithout(doc, "product/digest")
-		v.add(doc, digestOf("product/digest", "", said.ProductDigest, digest, err))
+	default:
+		v.add(doc, list)
 	}
 }
 

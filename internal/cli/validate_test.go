@@ -19,6 +19,8 @@ import (
 type verdict struct {
 	Schema     string
 	Valid      bool
+	Digest     string
+	Sealed     bool
 	Violations []struct {
 		Line, Column             int
 		Pointer, Found, Expected string
