@@ -29,6 +29,7 @@ const pollingChild = "BACKLINE_TEST_POLLING"
 type childConfig struct {
 	APIBase, APIKey string
 	Store           string // of SQLite, or empty for memory
+	Roles           bool   // it plays roles; otherwise it says one of three things and no more
 }
 
 // pollAsChild says three paragraphs, but never comes to the second one.
@@ -49,9 +50,15 @@ func pollAsChild() {
 		Config: keiki.Config{Engine: engine, Adapter: threeThings(1), APIBase: c.APIBase},
 		APIKey: secret.Text(c.APIKey),
 	}
+	if c.Roles {
+		conf.Adapter = adapters.Func(playRole)
+	}
 	if c.Store != "" {
 		store, err := sqlite.Open(context.Background(), c.Store, sqlite.Config{})
 		if err != nil {
+			fail(err)
+		}
+		if _, err := store.Recover(context.Background(), time.Now(), nil); err != nil {
 			fail(err)
 		}
 		conf.Claims = store
@@ -93,7 +100,7 @@ func TestFaultG4Killed(t *testing.T) {
 			if durable {
 				store = filepath.Join(t.TempDir(), "turns.db")
 			}
-			conf, err := json.Marshal(childConfig{d.url, d.platform.APIKey(""), store})
+			conf, err := json.Marshal(childConfig{APIBase: d.url, APIKey: d.platform.APIKey(""), Store: store})
 			if err != nil {
 				t.Fatal(err)
 			}
