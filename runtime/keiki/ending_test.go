@@ -263,6 +263,27 @@ func TestTheAdapterIsCutBeforeTheDeadline(t *testing.T) {
 	}
 }
 
+// TestAMessageThatHangsAtTheDeadline is given up in time for the completion, which arrives before the deadline.
+func TestAMessageThatHangsAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, adapters.Func(func(ctx context.Context, _ *adapters.Turn, w adapters.Writer) error {
+		err := w.Text("one\n\ntwo\n\n")
+		<-ctx.Done()
+		return err
+	}), func(c *rigConfig) {
+		c.platform.Fault = func(r *http.Request, _ int) testhost.KeikiFault {
+			if strings.HasSuffix(r.URL.Path, "/messages") {
+				return testhost.KeikiFault{Delay: time.Minute}
+			}
+			return testhost.KeikiFault{}
+		}
+	})
+	d := g.dispatch(testhost.KeikiTurn{Text: "hi", Timeout: 1800 * time.Millisecond})
+	if o := g.outcome(d.ID); o.Status != "failed" || o.Code != "app_error" || o.Error != "The turn's deadline passed before the agent had ended." {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
 // TestOneTryAtTheDeadline: the completion of a turn that its deadline has cut is tried once.
 func TestOneTryAtTheDeadline(t *testing.T) {
 	t.Parallel()
