@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -33,6 +34,7 @@ type chatFlags struct {
 	protocol  *string
 	binding   *string
 	observe   *observe
+	print     *bool
 
 	oneTurn bool // --message was given, though it may be empty
 }
@@ -42,25 +44,39 @@ func (a *app) chatCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chat URL",
 		Short: "Play the host: one turn, or a conversation",
-		Long: `Chat plays the Lowkey host against a server, in any language. URL is the turn endpoint, or where the
-server is (http://127.0.0.1:8787), and then ` + plugin.DefaultTurnPath + ` is added.
+		Long: `Chat plays the host against a server, in any language: Lowkey, or with --protocol external-runtime a
+host of agent.external-runtime. URL is where the server is (http://127.0.0.1:8787), or Lowkey's turn
+endpoint, which is ` + plugin.DefaultTurnPath + ` there.
 
 With --message it runs one turn and prints the answer as it arrives; the exit code is 1 if the turn does
-not complete. Without it, on a terminal, it holds a conversation and sends the transcript window as the
-platform would: Ctrl-C stops the turn that runs; at the prompt Ctrl-C or Ctrl-D leaves. Where standard
-input is not a terminal, each line of it that is not empty is one message of a conversation, and the exit
-code is 1 if a turn did not complete.
+not complete. Without it, on a terminal, it holds a conversation and sends the transcript window as Lowkey
+would: Ctrl-C stops the turn that runs; at the prompt Ctrl-C or Ctrl-D leaves. Where standard input is not
+a terminal, each line of it that is not empty is one message of a conversation, and the exit code is 1 if
+a turn did not complete.
 
 Answers end with a newline, added where the agent wrote none; --json has the text as it came.
 
-With --protocol external-runtime it plays a host of agent.external-runtime, whose turns run under the
-binding in a file that the server has admitted too. A conversation is one passage in the binding's
-session; each turn reserves all that the binding allows one. At a terminal, tool requests and questions
-of the agent are shown and answered there: y admits, n refuses, and so does a reason code. Elsewhere
-they are answered as --observe says. Ctrl-C has the server cancel the turn, also while it asks.`,
+With --protocol external-runtime turns run under the binding in a file that the server has admitted too.
+A conversation is one passage in the binding's session; each turn reserves all that the binding allows
+one. At a terminal, tool requests and questions of the agent are shown and answered there: y admits, n
+refuses, and so does a reason code. Elsewhere they are answered as --observe says. Ctrl-C has the server
+cancel the turn, also while it asks, and so do SIGTERM and SIGHUP, which end the program. A turn that waits
+for another one of its binding says so after a second, and one that does not complete what to do about it.
+
+With --print-request nothing is sent: the request that one turn would send is printed, to be changed and
+sent by hand. It needs no URL.`,
 		Example: `  # One turn, with each event's time of arrival.
-  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events`,
-		Args: takes(1, 1, "the URL of a server, such as http://"+plugin.DefaultListen),
+  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events
+
+  # A request to begin with, for curl -d @request.json or another host.
+  backline chat --protocol external-runtime --binding binding.json --message Hello --print-request`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			least := 1
+			if *f.print {
+				least = 0
+			}
+			return takes(least, 1, "the URL of a server, such as http://"+plugin.DefaultListen)(cmd, args)
+		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
@@ -77,6 +93,7 @@ they are answered as --observe says. Ctrl-C has the server cancel the turn, also
 	f.protocol = choiceFlag(fs, "protocol", "what the server is spoken to in", protocolLowkey, protocolExternal)
 	f.binding = fs.String("binding", "", "external-runtime: run turns under the binding in this `file`")
 	f.observe = observeFlag(fs)
+	f.print = fs.Bool("print-request", false, "print the request that the turn of --message would send, and send nothing")
 	cmd.RunE = a.runs(func(ctx context.Context, args []string) error {
 		f.oneTurn = fs.Changed("message")
 		if *f.lineLimit < 1 || *f.lineLimit > 1<<30 {
@@ -91,7 +108,16 @@ they are answered as --observe says. Ctrl-C has the server cancel the turn, also
 				return usagef("--%s is for --protocol %s", name, home)
 			}
 		}
-		return a.chat(ctx, &f, args[0])
+		if *f.print && !f.oneTurn {
+			return usagef("--print-request prints the request of one turn: give its --message")
+		}
+		address := "http://" + plugin.DefaultListen // which --print-request does not ask
+		if len(args) > 0 {
+			address = args[0]
+		} else if *f.pluginID == "" {
+			*f.pluginID = defaultPlugin
+		}
+		return a.chat(ctx, &f, address)
 	})
 	return cmd
 }
@@ -113,6 +139,15 @@ func (a *app) chat(ctx context.Context, f *chatFlags, address string) (err error
 		return err
 	}
 	switch {
+	case *f.print:
+		request, err := d.talk.next(message)
+		if err != nil {
+			return err
+		}
+		enc := json.NewEncoder(a.out)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		return enc.Encode(request)
 	case f.oneTurn:
 		_, err := d.untilInterrupted(ctx, message)
 		return err

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -154,10 +155,19 @@ func (t *externalTalk) request(message string) *external.TurnRequest {
 	return r
 }
 
+func (t *externalTalk) next(message string) (any, error) {
+	if message == "" {
+		return nil, errNoInput
+	}
+	return t.request(message), nil
+}
+
+var errNoInput = usagef("--message is empty, and a turn of agent.external-runtime has at least one character of input")
+
 // turn runs one turn.
 func (t *externalTalk) turn(ctx context.Context, message string) error {
 	if message == "" {
-		return usagef("--message is empty, and a turn of agent.external-runtime has at least one character of input")
+		return errNoInput
 	}
 	x := &externalTurn{
 		externalTalk: t,
@@ -306,7 +316,15 @@ func (x *externalTurn) stream(ctx context.Context, r *external.TurnRequest) (out
 		return nil, nil, fmt.Errorf("the turn could not be sent: %w; %w", err, errUnreachable)
 	}
 	x.report.HTTP = s.Status
+	begun := func() {}
+	if r.Mode == external.ModeStart {
+		begun = sync.OnceFunc(x.watch(ctx))
+		defer begun()
+	}
 	for e, err := range s.Events() {
+		if err != nil || e.ProgressCode != external.ProgressAccepted {
+			begun()
+		}
 		var problem *testhost.Problem
 		switch {
 		case errors.As(err, &problem):
@@ -408,7 +426,7 @@ func (x *externalTurn) conclude(ctx context.Context, stop func(), request *exter
 	}
 	refused := request.Mode == external.ModeContinue && end.Status == external.StatusRefused
 	if end.Status != external.StatusCompleted && !refused {
-		return fmt.Errorf("the turn %s: %s", ended(end.Status), end.ReasonCode)
+		return fmt.Errorf("the turn %s: %s", ended(end.Status), withAdvice(end.Status, end.ReasonCode))
 	}
 	outcome, _, err := x.h.Inspect(ctx, x.request.TurnRef)
 	switch {
@@ -417,7 +435,7 @@ func (x *externalTurn) conclude(ctx context.Context, stop func(), request *exter
 	case outcome == nil && refused:
 		stop() // there is no other way on
 		_ = x.ending(ctx)
-		return fmt.Errorf("the answer was refused, and the turn cancelled: %s", end.ReasonCode)
+		return fmt.Errorf("the answer was refused, and the turn cancelled: %s", withAdvice(end.Status, end.ReasonCode))
 	case outcome == nil:
 		return errors.New("the turn has ended, and the server has no outcome of it")
 	}
@@ -428,7 +446,7 @@ func (x *externalTurn) conclude(ctx context.Context, stop func(), request *exter
 func (x *externalTurn) concludeAs(o *external.Outcome) error {
 	x.report.Status, x.report.Reason, x.report.ProductRef = string(o.Status), string(o.ReasonCode), string(o.ProductRef)
 	if o.Status != external.StatusCompleted {
-		return fmt.Errorf("the turn %s: %s", ended(o.Status), o.ReasonCode)
+		return fmt.Errorf("the turn %s: %s", ended(o.Status), withAdvice(o.Status, o.ReasonCode))
 	}
 	x.product = o.ProductRef
 	return nil

@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -72,7 +73,7 @@ func TestChatExternal(t *testing.T) {
 	}
 	// A binding that the server does not know.
 	binding = writeDoc(t, t.TempDir(), "other.json", testhost.NewBinding("binding:other", "agent:muse", testhost.NewProfile("profile:1")))
-	if r := chat(1, "hello"); !strings.Contains(r.err, "the turn was refused: binding-missing") {
+	if r := chat(1, "hello"); r.err != "backline: the turn was refused: binding-missing (have the operator admit it)\n" {
 		t.Errorf("an unknown binding: %q", r.err)
 	}
 	if r := chat(1, "hello", "--json"); !strings.Contains(r.out, `"status":"refused","reason/code":"binding-missing"`) {
@@ -101,6 +102,144 @@ func TestChatExternalCancels(t *testing.T) {
 	tm.sees(`the turn was cancelled: cancelled`)
 	tm.exits(1)
 	s.err.await(t, `status=cancelled`)
+}
+
+// spawn starts a program without a terminal.
+func spawn(t *testing.T, name string, args ...string) (cmd *exec.Cmd, out, errs *transcript) {
+	t.Helper()
+	cmd = exec.CommandContext(t.Context(), name, args...)
+	out, errs = newTranscript(), newTranscript()
+	cmd.Stdout, cmd.Stderr = out, errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, out, errs
+}
+
+// TestChatExternalIsEnded: whatever ends the program ends its turn, which would have the binding for as long as
+// it may.
+func TestChatExternalIsEnded(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			dir, _, _ := admissions(t)
+			s := serve(t, nil, "--adapter", "scripted", "--admissions", dir)
+			cmd, out, errs := spawn(t, program(t), "chat", s.base, "--protocol", "external-runtime", "--binding", filepath.Join(dir, "binding.json"),
+				"--events", "-m", steps(`{"text":"begun"}`, `{"block":true}`))
+			out.await(t, `"progress/code":"running"`)
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // its exit code is looked at
+			if code := cmd.ProcessState.ExitCode(); code != 1 || errs.String() != "backline: the turn was cancelled: cancelled\n" {
+				t.Errorf("exit code %d, and %q", code, errs)
+			}
+			s.err.await(t, `status=cancelled`)
+		})
+	}
+	// One that it was told to ignore, as by nohup, ends nothing.
+	dir, _, _ := admissions(t)
+	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir)
+	cmd, out, errs := spawn(t, "sh", "-c", `trap '' HUP; exec "$0" "$@"`, program(t), "chat", s.base, "--protocol", "external-runtime",
+		"--binding", filepath.Join(dir, "binding.json"), "--events", "-m", steps(`{"text":"begun"}`, `{"sleep":"300ms"}`, goodUsage))
+	out.await(t, `"progress/code":"running"`)
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("with SIGHUP ignored: %v\n%s%s", err, out, errs)
+	}
+}
+
+// TestChatExternalIsBusy: a turn that waits for another one of its binding says which, and how to end that.
+func TestChatExternalIsBusy(t *testing.T) {
+	t.Parallel()
+	dir, profile, binding := admissions(t)
+	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir)
+	x := s.orbiplex(profile, binding)
+	first := x.Request(steps(questionStep))
+	first.TurnRef = "turn://a/1"
+	if a := runTurn(t, x, first); len(a.Asked) != 1 {
+		t.Fatalf("nothing was asked: %s", a.Raw)
+	}
+	cmd, out, errs := spawn(t, program(t), "chat", s.base, "--protocol", "external-runtime", "--binding", filepath.Join(dir, "binding.json"), "-m", "hello")
+	end := errs.await(t, `^backline: the binding is busy: this turn waits, until \S+Z at most, for turn://a/1, which runs or awaits an answer; to end that one: (curl .*)\n$`)[1]
+	if answer := shell(t, nil, end); !strings.Contains(answer, `"acknowledged"`) {
+		t.Errorf("%s answers %s", end, answer)
+	}
+	if err := cmd.Wait(); err != nil || out.String() != "hello\n" {
+		t.Errorf("when the binding is free: %v, %q, %s", err, out, errs)
+	}
+
+	// One that runs and is silent is not said to wait.
+	if r := run(t, steps(`{"sleep":"1500ms"}`, `{"text":"late"}`, goodUsage), nil, "chat", s.base, "--protocol", "external-runtime",
+		"--binding", filepath.Join(dir, "binding.json"), "-m", "-"); r.code != 0 || r.out != "late\n" || r.err != "" {
+		t.Errorf("a slow turn: exit code %d, %q, %q", r.code, r.out, r.err)
+	}
+
+	// Nor is one of a server that does not tell what a turn waits for.
+	first = x.Request(steps(questionStep))
+	if a := runTurn(t, x, first); len(a.Asked) != 1 {
+		t.Fatalf("nothing was asked: %s", a.Raw)
+	}
+	_, other := relayTo(t, s.base, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/turns/") {
+			return false
+		}
+		if cancelled, err := x.Cancel(r.Context(), first.TurnRef); err != nil {
+			t.Error(cancelled, err)
+		}
+		_, _ = io.WriteString(w, `{"state":"dispatched"}`)
+		return true
+	})
+	cmd, out, errs = spawn(t, program(t), "chat", other, "--protocol", "external-runtime", "--binding", filepath.Join(dir, "binding.json"), "-m", "hello")
+	_ = cmd.Wait() // the outcome is hidden from it too
+	if out.String() != "hello\n" || strings.Contains(errs.String(), "busy") {
+		t.Errorf("at a server that does not tell: %q, %q", out, errs)
+	}
+}
+
+// TestChatPrintsRequests: what is printed is what a turn sends, and nothing is sent.
+func TestChatPrintsRequests(t *testing.T) {
+	t.Parallel()
+	dir, profile, binding := admissions(t)
+	file := filepath.Join(dir, "binding.json")
+	r := run(t, "", nil, "chat", "--protocol", "external-runtime", "--binding", file, "--message", "say <this>", "--print-request")
+	if r.code != 0 || r.err != "" || !strings.Contains(r.out, "\n  \"turn/ref\": ") || !strings.Contains(r.out, "say <this>") {
+		t.Fatalf("exit code %d, %s%s", r.code, r.out, r.err)
+	}
+	if v, _ := judge(t, strings.NewReader(r.out)); !v.Valid || v.Schema != "external-request" {
+		t.Errorf("it is judged %+v", v)
+	}
+	s := serve(t, nil, "--admissions", dir)
+	x := s.orbiplex(profile, binding)
+	stream, err := x.Post(t.Context(), []byte(r.out), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := stream.Answer(); err != nil || a.Ended() != "completed/completed" || a.Content != "say <this>" {
+		t.Errorf("sent by hand: %s %q, %v", a.Ended(), a.Content, err)
+	}
+
+	r = run(t, "", nil, "chat", "-m", "hello", "--print-request", "--plugin-id", "oracle", "--session", "s-1", "--headless")
+	if v, _ := judge(t, strings.NewReader(r.out)); r.code != 0 || !v.Valid || v.Schema != "lowkey-request" ||
+		!strings.Contains(r.out, `"pluginId": "oracle"`) || !strings.Contains(r.out, `"headless": true`) {
+		t.Errorf("Lowkey's: exit code %d, %+v\n%s%s", r.code, v, r.out, r.err)
+	}
+	if r = run(t, "", nil, "chat", "-m", "hello", "--print-request"); r.code != 0 || !strings.Contains(r.out, `"pluginId": "muse"`) {
+		t.Errorf("Lowkey's, of no server: exit code %d, %s%s", r.code, r.out, r.err)
+	}
+	// With a server's URL the plugin is the server's.
+	other := serve(t, nil, "--plugin-id", "sibyl")
+	if r = run(t, "", nil, "chat", other.base, "-m", "hello", "--print-request"); r.code != 0 || !strings.Contains(r.out, `"pluginId": "sibyl"`) {
+		t.Errorf("Lowkey's, of a server: exit code %d, %s%s", r.code, r.out, r.err)
+	}
+	for _, server := range []*server{s, other} {
+		if n := strings.Count(server.err.String(), "msg=turn "); server == other && n != 0 || server == s && n != 1 {
+			t.Errorf("%d turns ran:\n%s", n, server.err)
+		}
+	}
 }
 
 const (
@@ -172,7 +311,7 @@ func TestChatExternalOnATerminal(t *testing.T) {
 
 	// A turn that fails does not end it.
 	tm.press(script(`{"error":"out of luck"}`))
-	tm.sees(`backline: the turn failed: provider-unavailable\r\n`)
+	tm.sees(`backline: the turn failed: provider-unavailable \(again if retryable; .*\)\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlD)
 	tm.exits(0)
@@ -217,7 +356,7 @@ func TestChatExternalTooLate(t *testing.T) {
 	tm.sees(prompt)
 	tm.press(script(questionStep))
 	tm.sees(askPrompt)
-	tm.sees(`\r\nbackline: the turn failed: event-timeout\r\n`)
+	tm.sees(`\r\nbackline: the turn failed: event-timeout \(again: it is retryable\)\r\n`)
 	tm.sees(prompt)
 	tm.press("hello" + enter)
 	tm.sees(`hello\r\n(?:\x1b\[\?2004[hl])*hello\r\n`)
@@ -238,11 +377,11 @@ func TestChatExternalAnswerIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	tm.press("y" + enter)
-	tm.sees(`backline: the answer was refused, and the turn cancelled: binding-revoked\r\n`)
+	tm.sees(`backline: the answer was refused, and the turn cancelled: binding-revoked \(stop using it; .*\)\r\n`)
 	s.err.await(t, `status=cancelled`)
 	tm.sees(prompt)
 	tm.press("hello" + enter)
-	tm.sees(`backline: the turn was refused: binding-revoked\r\n`)
+	tm.sees(`backline: the turn was refused: binding-revoked \(stop using it; .*\)\r\n`)
 	tm.sees(prompt)
 	tm.press(ctrlD)
 	tm.exits(0)

@@ -51,6 +51,8 @@ func (t *lowkeyTalk) with() string {
 	return fmt.Sprintf("Session %s with %s", t.c.Handle.ID, t.c.Host.PluginID)
 }
 
+func (t *lowkeyTalk) next(message string) (any, error) { return t.c.Request(message), nil }
+
 // A turnReport is a turn as --json prints it.
 type turnReport struct {
 	TurnID    string        `json:"turnId"`

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/backline-dev/backline/runtime/ndjson"
@@ -16,6 +18,8 @@ import (
 type talk interface {
 	// with says who talks with whom, in the beginning of a sentence.
 	with() string
+	// next is the request that a turn would send.
+	next(message string) (any, error)
 	// turn runs one turn and shows it. The end of ctx stops the turn, in the protocol's way. The error says
 	// in one line why the turn did not complete.
 	turn(ctx context.Context, message string) error
@@ -70,11 +74,20 @@ func (d *dialogue) stoppable(ctx context.Context, message string, signals <-chan
 	return <-watched, err
 }
 
-// untilInterrupted runs one turn, which an interrupt stops. Outside of it, and while the turn stops, an
-// interrupt ends the program, as usual; one that comes at the turn's very end is told too.
+// stopSignals are those that end the program, and the turn that runs with it, besides those that whoever started
+// it has it ignore, as nohup does: to listen for those would be to obey them.
+func stopSignals() []os.Signal {
+	return slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+}
+
+// untilInterrupted runs one turn, which a signal to end the program stops: the end of a connection would not
+// end a turn in every protocol. Outside of it, and while the turn stops, such a signal ends the program, as
+// usual; one that comes at the turn's very end is told too.
 func (d *dialogue) untilInterrupted(ctx context.Context, message string) (interrupted bool, err error) {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt)
+	if list := stopSignals(); len(list) > 0 { // with none it would be all
+		signal.Notify(signals, list...)
+	}
 	by, err := d.stoppable(ctx, message, signals, func() { signal.Stop(signals) })
 	signal.Stop(signals)
 	return by != nil || len(signals) > 0, err

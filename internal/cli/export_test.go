@@ -23,6 +23,7 @@ var (
 	ReleasedLibrary  = releasedLibrary
 	ScaffoldContents = scaffoldContents
 	ScaffoldModules  = scaffoldModules
+	Advice           = advice
 )
 
 // The versions that init writes.
