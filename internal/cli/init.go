@@ -15,10 +15,12 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/backline-dev/backline/manifest"
+	"github.com/backline-dev/backline/schema/external"
 )
 
 // scaffold holds the files of a new plugin. Each is a template between [[ and ]], since the workflow
@@ -27,26 +29,44 @@ import (
 //go:embed scaffold
 var scaffold embed.FS
 
-// scaffoldFiles are the files of a new plugin and their templates. The manifest and go.sum are made.
+// admittedDir is the folder of a new plugin that has what is admitted.
+const admittedDir = "admitted"
+
+// scaffoldFiles are the files of a new plugin and their templates; one without is made.
 var scaffoldFiles = []struct{ name, template string }{
 	{"go.mod", "go.mod.tmpl"},
+	{"go.sum", ""},
 	{"main.go", "main.go.tmpl"},
+	{"main_test.go", "main_test.go.tmpl"},
 	{"adapter.go", "adapter.go.tmpl"},
 	{"adapter_test.go", "adapter_test.go.tmpl"},
+	{manifestFile, ""},
+	{admittedDir + "/profile.json", "profile.json.tmpl"},
+	{admittedDir + "/binding.json", "binding.json.tmpl"},
 	{"README.md", "README.md.tmpl"},
 	{"Dockerfile", "Dockerfile.tmpl"},
 	{".github/workflows/ci.yml", "ci.yml.tmpl"},
 	{".gitignore", "gitignore.tmpl"},
 }
 
-// scaffoldModules are the modules, besides Backline, that a new plugin and its tests link. A test holds
-// the list to what the packages import.
+// scaffoldModules are the modules, besides Backline, that a new plugin and its tests link on some system. A test
+// holds the list to what the packages import.
 var scaffoldModules = []string{
+	"github.com/dustin/go-humanize",
 	"github.com/go-json-experiment/json",
+	"github.com/google/uuid",
 	"github.com/gorilla/mux",
 	"github.com/gowebpki/jcs",
 	"github.com/hashicorp/golang-lru/v2",
+	"github.com/mattn/go-isatty",
+	"github.com/ncruces/go-strftime",
+	"github.com/remyoudompheng/bigfft",
 	"github.com/santhosh-tekuri/jsonschema/v5",
+	"golang.org/x/sys",
+	"modernc.org/libc",
+	"modernc.org/mathutil",
+	"modernc.org/memory",
+	"modernc.org/sqlite",
 }
 
 // goodID is what an id may be here: it goes into file contents of many kinds, and into a module path.
@@ -68,8 +88,9 @@ func (a *app) initCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init DIR",
 		Short: "Scaffold a plugin repository",
-		Long: `Init writes a plugin repository for Lowkey into DIR: an adapter to fill in, its tests, a server, the plugin
-manifest, and what it takes to build and ship it. It builds, passes its tests and serves as it is.
+		Long: `Init writes a plugin repository for Lowkey and Orbiplex into DIR: an adapter to fill in, its tests, a server,
+the plugin manifest, a profile and a binding to be admitted, and what it takes to build and ship it. It
+builds, passes its tests and serves both as it is.
 
 No file is ever overwritten: where one is there already, nothing is written. From a checkout of Backline
 the new go.mod gets a replace directive to it, so that it builds offline.`,
@@ -152,18 +173,33 @@ func scaffoldContents(id string, lib *library) ([]newFile, error) {
 	var files []newFile
 	for _, f := range scaffoldFiles {
 		var text bytes.Buffer
-		err := templates.ExecuteTemplate(&text, f.template, map[string]any{
-			"ID": id, "Library": lib, "Backline": modulePath, "Endpoint": defaultEndpoint, "Manifest": manifestFile,
-			"ReplacePath": quoteModPath(lib.Checkout),
-		})
-		if err != nil {
-			return nil, err
+		switch {
+		case f.name == manifestFile:
+			text.Write(m.Bytes())
+		case f.template == "":
+			text.Write(lib.sums)
+		default:
+			err := templates.ExecuteTemplate(&text, f.template, map[string]any{
+				"ID": id, "Library": lib, "Backline": modulePath, "Endpoint": defaultEndpoint, "Manifest": manifestFile,
+				"Admitted": admittedDir, "Now": external.DateTimeOf(time.Now().Truncate(time.Second)), "ReplacePath": quoteModPath(lib.Checkout),
+			})
+			if err != nil {
+				return nil, err
+			}
 		}
-		files = append(files, newFile{f.name, text.Bytes()})
+		if text.Len() > 0 { // the sums of a release are not known
+			files = append(files, newFile{f.name, text.Bytes()})
+		}
 	}
-	files = slices.Insert(files, 4, newFile{manifestFile, m.Bytes()})
-	if len(lib.sums) > 0 {
-		files = slices.Insert(files, 1, newFile{"go.sum", lib.sums})
+	for i := range files {
+		if files[i].name == admittedDir+"/binding.json" {
+			s := sealOf(external.BindingV1)
+			digest, err := s.digest(files[i].text)
+			if err != nil {
+				return nil, err
+			}
+			files[i].text = s.put(files[i].text, digest)
+		}
 	}
 	return files, nil
 }

@@ -31,7 +31,7 @@ func goTool(t *testing.T, dir string, args ...string) string {
 }
 
 // TestScaffoldWorks makes a plugin, holds it to what is promised of it (it builds, vets, passes its
-// tests and serves, offline and with no edit), and runs it.
+// tests and serves both protocols, offline and with no edit), and runs it.
 func TestScaffoldWorks(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "my plugin", "7-seas")
@@ -48,13 +48,15 @@ func TestScaffoldWorks(t *testing.T) {
 	goTool(t, dir, "test", "./...")
 	goTool(t, dir, "build", "-o", "bin/", ".")
 	out, errs := newTranscript(), newTranscript()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "7-seas-plugin"), "-listen", "127.0.0.1:0")
-	cmd.Dir = t.TempDir() // its files are part of it
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "7-seas-plugin"), "-listen", "127.0.0.1:0", "-store", "turns.db")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PLUGIN_OPERATOR_TOKEN="+operatorToken)
 	cmd.Stdout, cmd.Stderr = out, errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	url := out.await(t, `(?m)^plugin 7-seas takes turns at (http://\S+)$`)[1]
+	base := strings.TrimSuffix(out.await(t, `(?m)^and of agent\.external-runtime at (http://\S+)$`)[1], "/external-runtime/turns")
 	defer testhost.CloseIdleConnections()
 	c := testhost.NewConversation(&testhost.Lowkey{URL: url, PluginID: "7-seas"})
 	for _, want := range []string{
@@ -69,38 +71,63 @@ func TestScaffoldWorks(t *testing.T) {
 			t.Errorf("it answers %q, %v; want %q", a.Text, err, want)
 		}
 	}
+	// The same adapter under the binding, whose session is another; and the operator's endpoints are there.
+	binding := filepath.Join(dir, "admitted", "binding.json")
+	for _, want := range []string{"You said \"ahoy\". This is turn 1, and I remember 0 messages.\n", "You said \"ahoy\". This is turn 2, and I remember 0 messages.\n"} {
+		if r := run(t, "", nil, "chat", base, "--protocol", "external-runtime", "--binding", binding, "-m", "ahoy"); r.code != 0 || r.out != want || r.err != "" {
+			t.Errorf("as Orbiplex: exit code %d, %q %s; want %q", r.code, r.out, r.err, want)
+		}
+	}
+	x := &testhost.External{URL: base + "/external-runtime", OperatorToken: operatorToken}
+	if err := x.RevokeBinding(t.Context(), "binding:7-seas"); err != nil {
+		t.Errorf("as operator: %v", err)
+	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("SIGTERM ends it with %v, want exit code 0\n%s", err, errs)
 	}
+	if r := run(t, "", nil, "ledger", "list", filepath.Join(dir, "turns.db"), "--json"); r.code != 0 || strings.Count(r.out, `"completed"`) < 2 {
+		t.Errorf("its ledger: exit code %d, %s%s", r.code, r.out, r.err)
+	}
+	for _, name := range []string{"binding.json", "profile.json"} {
+		if r := run(t, "", nil, "validate", filepath.Join(dir, "admitted", name)); r.code != 0 {
+			t.Errorf("%s: %s%s", name, r.out, r.err)
+		}
+	}
 
 	// Beyond loopback it wants a token, like serve.
 	open := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "7-seas-plugin"), "-listen", "0.0.0.0:0")
+	open.Dir = dir
 	if text, err := open.CombinedOutput(); err == nil || !strings.Contains(string(text), "token") {
 		t.Errorf("listening on all interfaces: %v, %s", err, text)
 	}
 }
 
-// TestScaffoldLibrary holds init's lists of modules to what the scaffold's imports link.
+// TestScaffoldLibrary holds init's lists of modules to what the scaffold's imports link, on the systems that people
+// write plugins on.
 func TestScaffoldLibrary(t *testing.T) {
 	t.Parallel()
 	const ours = "github.com/backline-dev/backline"
-	list := func(args ...string) []string {
-		t.Helper()
-		out := goTool(t, ".", append([]string{"list", "-f", "{{with .Module}}{{.Path}}{{end}}"}, args...)...)
-		var modules []string
-		for _, path := range strings.Fields(out) {
+	var modules []string
+	for _, system := range []string{"linux", "darwin", "windows"} {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}",
+			ours+"/plugin", ours+"/manifest", ours+"/runtime/ledger/sqlite", ours+"/adapters/adaptertest")
+		cmd.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=", "GOWORK=off", "GOOS="+system, "CGO_ENABLED=0")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range strings.Fields(string(out)) {
 			if path != ours && !slices.Contains(modules, path) {
 				modules = append(modules, path)
 			}
 		}
-		slices.Sort(modules)
-		return modules
 	}
-	if got := list("-deps", ours+"/plugin", ours+"/manifest", ours+"/adapters/adaptertest"); !slices.Equal(got, cli.ScaffoldModules) {
-		t.Errorf("a new plugin links %q, and init writes %q into its go.mod: change scaffoldModules", got, cli.ScaffoldModules)
+	slices.Sort(modules)
+	if !slices.Equal(modules, cli.ScaffoldModules) {
+		t.Errorf("a new plugin links %q, and init writes %q into its go.mod: change scaffoldModules", modules, cli.ScaffoldModules)
 	}
 	mod, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
 	if err != nil {
