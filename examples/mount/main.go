@@ -1,7 +1,7 @@
 // Mount is a plugin inside an http.Server that serves other things too, behind middleware that knows
-// nothing of streams.
+// nothing of streams. It is hosted for Lowkey, and for agent.external-runtime (Orbiplex) under what is admitted.
 //
-//	MUSE_TOKEN=… go run ./examples/mount
+//	MUSE_TOKEN=… go run ./examples/mount -admissions examples/reviewer/admitted
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,7 +36,8 @@ func read(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
 			return context.Cause(ctx)
 		}
 	}
-	return nil
+	// Orbiplex fails a turn that does not say what it used.
+	return w.Usage(adapters.Usage{Tokens: adapters.Count(0), CostMicros: adapters.Count(0)})
 }
 
 func home(w http.ResponseWriter, _ *http.Request) {
@@ -50,13 +52,40 @@ func handler(muse *plugin.Plugin) http.Handler {
 	return accessLog(mux)
 }
 
-func run(listen string) error {
+// upkeep does what plugin.Serve does by itself, until ctx is done: it reads the admissions again on a signal, and
+// forgets content whose time is over.
+func upkeep(ctx context.Context, muse *plugin.Plugin, hup <-chan os.Signal) {
+	sweep := time.NewTicker(10 * time.Minute)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-hup:
+			switch files, err := muse.LoadAdmissions(ctx); {
+			case err != nil:
+				log.Print(err)
+			default:
+				log.Printf("read %d files of admissions again", len(files))
+			}
+		case <-sweep.C:
+			if err := muse.Sweep(ctx); err != nil {
+				log.Print(err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func run(listen, admissions string) error {
 	muse, err := plugin.New(plugin.Config{
 		ID:      "muse",
 		Adapter: adapters.Func(read),
 		Prefix:  "/agents",
 		// Whoever reaches this server could run turns. New refuses a token that is missing or short.
 		Tokens: map[string]plugin.Secret{"lowkey": plugin.Secret(os.Getenv("MUSE_TOKEN"))},
+		// In memory: give it a Store of runtime/ledger/sqlite, which is closed after the drain, to keep the facts
+		// of turns.
+		External: &plugin.External{Admissions: admissions},
 	})
 	if err != nil {
 		return err
@@ -69,6 +98,14 @@ func run(listen string) error {
 
 	told, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	keeping, leave := context.WithCancel(context.Background())
+	var kept sync.WaitGroup
+	kept.Go(func() { upkeep(keeping, muse, hup) })
+	defer kept.Wait()
+	defer leave()
 	ln, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
@@ -99,8 +136,9 @@ func run(listen string) error {
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8080", "listen on this `host:port`")
+	admissions := flag.String("admissions", "", "admit the profiles and bindings in this `directory`, at the start and on SIGHUP")
 	flag.Parse()
-	if err := run(*listen); err != nil {
+	if err := run(*listen, *admissions); err != nil {
 		log.Fatal(err)
 	}
 }
