@@ -66,10 +66,7 @@ for another one of its binding says so after a second, and one that does not com
 With --print-request nothing is sent: the request that one turn would send is printed, to be changed and
 sent by hand. It needs no URL.`,
 		Example: `  # One turn, with each event's time of arrival.
-  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events
-
-  # A request to begin with, for curl -d @request.json or another host.
-  backline chat --protocol external-runtime --binding binding.json --message Hello --print-request`,
+  backline chat http://127.0.0.1:8787 --message 'Tell me a story' --events`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			least := 1
 			if *f.print {

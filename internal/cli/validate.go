@@ -71,10 +71,7 @@ stream of events the pointer is that within the line, and a bad line does not en
 code is 1 if there is a violation, and 2 if the document could not be read or told.`,
 		Example: `  # What a server in any language answers to a turn.
   curl -sN http://127.0.0.1:8787/lowkey/turn -H 'Content-Type: application/json' -d @request.json |
-    backline validate --schema lowkey-events
-
-  # A binding that was written by hand, or changed.
-  backline validate --seal admitted/binding.json`,
+    backline validate --schema lowkey-events`,
 		Args: takes(0, 1, "one FILE"),
 	}
 	fs := cmd.Flags()
