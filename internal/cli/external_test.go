@@ -401,6 +401,28 @@ func TestServeAddresses(t *testing.T) {
 	s.out.await(t, `"external":"http://127\.0\.0\.1:\d+/external-runtime/turns","store":"memory"`)
 }
 
+// TestServeSessionWait: a turn whose binding another one holds gives up after that time, and costs nothing.
+func TestServeSessionWait(t *testing.T) {
+	t.Parallel()
+	dir, profile, binding := admissions(t)
+	s := serve(t, nil, "--adapter", "scripted", "--admissions", dir, "--session-wait", "100ms")
+	x := s.orbiplex(profile, binding)
+	first := x.Request(steps(`{"question":{"schema":"s","question":{"a":1}}}`))
+	if a := runTurn(t, x, first); len(a.Asked) != 1 {
+		t.Fatalf("nothing was asked: %s", a.Raw)
+	}
+	second := x.Request("hello")
+	if a := runTurn(t, x, second); a.Ended() != "failed/event-timeout" {
+		t.Errorf("the turn that waits: %s", a.Ended())
+	}
+	if o, raw, err := x.Inspect(t.Context(), second.TurnRef); err != nil || o == nil || o.BudgetCharged != (external.Usage{}) {
+		t.Errorf("its outcome: %s, %v; want one that charges nothing", raw, err)
+	}
+	if _, raw, err := x.Inspect(t.Context(), first.TurnRef); err != nil || !strings.Contains(string(raw), `"suspended"`) {
+		t.Errorf("the turn that it waited for: %s, %v", raw, err)
+	}
+}
+
 // TestServeSaysHowToMendAdmissions: one line, which points to what tells more.
 func TestServeSaysHowToMendAdmissions(t *testing.T) {
 	t.Parallel()
