@@ -114,8 +114,8 @@ func (k *Keiki) check(c *Config, wrong func(format string, args ...any)) *Keiki 
 		}
 	}
 	for name := range c.Tokens {
-		if strings.HasPrefix(name, "keiki:") { // their sessions would meet
-			wrong("Tokens: the name %q begins with \"keiki:\", which is kept for Keiki's agents", name)
+		if strings.HasPrefix(name, "keiki:") || strings.HasPrefix(name, "keiki-turn:") { // their sessions would meet
+			wrong("Tokens: the name %q begins with \"keiki:\" or \"keiki-turn:\", which are kept for Keiki's agents", name)
 		}
 	}
 	if own.Store == nil {
@@ -222,13 +222,10 @@ func (p *Plugin) pollInbox(ctx context.Context, signals <-chan os.Signal) error 
 			draining(s)
 		}
 	case <-ctx.Done():
-		stop()
-		refused = <-ended // the last poll is given up at once
 	case s := <-signals:
 		draining(s)
-		stop()
-		refused = <-ended
 	}
+	stop()
 	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if p.conf.Drain > 0 {
 		drain, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.conf.Drain)
@@ -237,6 +234,9 @@ func (p *Plugin) pollInbox(ctx context.Context, signals <-chan os.Signal) error 
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
+		if refused == nil {
+			refused = <-ended // the last poll is given up at once
+		}
 		if err := p.inbox.Drain(drain); err != nil {
 			p.conf.Logger.Warn("turns were left to their lease at the end of the drain", "limit", p.conf.Drain)
 		}

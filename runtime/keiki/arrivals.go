@@ -3,7 +3,6 @@ package keiki
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -71,7 +70,7 @@ func (a *arrivals) channel() <-chan adapters.Arrival {
 	case !a.takes || a.over:
 		return noArrivals
 	default:
-		a.ch = make(chan adapters.Arrival, maxArrivals)
+		a.ch = make(chan adapters.Arrival, maxArrivals+1)
 		for _, x := range a.early {
 			a.ch <- x
 		}
@@ -96,10 +95,19 @@ func (a *arrivals) receive(seq int64, messages []wire.Message) (r reception, gap
 	case !a.takes:
 		return notTaken, false
 	case seq < a.next:
-		return repeated, false
+		if _, had := slices.BinarySearch(a.seqs, seq); had {
+			return repeated, false
+		}
+		return notTaken, false // it was passed over
 	case a.held[seq] != nil:
 		return repeated, true
-	case a.waiting()+len(a.held) >= maxArrivals, len(a.seqs) >= maxArrivalsInTurn:
+	case len(a.seqs) >= maxArrivalsInTurn:
+		return tooMany, false
+	}
+	switch n := a.waiting() + len(a.held); {
+	case n < maxArrivals:
+	case n == maxArrivals && seq == a.next && len(a.held) > 0: // the others are held for this one
+	default:
 		return tooMany, false
 	}
 	if seq > a.next {
@@ -121,7 +129,7 @@ func (a *arrivals) receive(seq int64, messages []wire.Message) (r reception, gap
 func (a *arrivals) put(seq int64, messages []wire.Message) {
 	x := adapters.Arrival{Sequence: seq, Messages: inbound(messages)}
 	if a.ch != nil {
-		a.ch <- x // there is room: it holds maxArrivals at most
+		a.ch <- x // there is room: maxArrivals, and the one that all others were held for
 	} else {
 		a.early = append(a.early, x)
 	}
@@ -308,7 +316,7 @@ func (a *arrivals) stopPulling() {
 
 // pull asks for the arrivals after one.
 func (t *turn) pull(ctx context.Context, after int64) {
-	a := t.ask(ctx, http.MethodGet, "/arrivals?after="+strconv.FormatInt(after, 10), nil)
+	a := t.fetch(ctx, "/arrivals?after="+strconv.FormatInt(after, 10))
 	switch a.judge() {
 	case settled:
 	case closed:
@@ -327,7 +335,7 @@ func (t *turn) pull(ctx context.Context, after int64) {
 	}
 	batches, err := wire.ParseArrivals(a.body)
 	if err != nil {
-		t.log.Warn("what the platform sent is no page of arrivals", "error", err)
+		t.log.Warn("what the platform sent is no page of arrivals") // its own words might hold a token
 		return
 	}
 	slices.SortFunc(batches, func(x, y wire.Batch) int { return cmp.Compare(x.Sequence, y.Sequence) })

@@ -31,8 +31,15 @@ const (
 // attemptTimeout limits one call; the turn's deadline limits all.
 const attemptTimeout = 30 * time.Second
 
-// maxAnswer is how much of an answer is read, in bytes. A page of arrivals is the longest.
-const maxAnswer = 8 << 20
+const (
+	// maxAnswer is how much is read of an answer that brings something, in bytes. A page of arrivals is the
+	// longest.
+	maxAnswer = 8 << 20
+	// maxWord is how much is read of any other, and wordTimeout for how long: its status has said it all, and
+	// the rest is read to use the connection again, or for a code.
+	maxWord     = 64 << 10
+	wordTimeout = time.Second
+)
 
 // An answer is what a call came back with.
 type answer struct {
@@ -42,7 +49,6 @@ type answer struct {
 	after  time.Duration // of Retry-After; -1 where there is none
 	date   time.Time     // on the platform's clock, to the second; zero where it does not say
 	err    error         // why there was no answer; names no secret
-	cut    bool          // there was one, and a 2xx, but its body did not come; the status is 0
 }
 
 // word says for the log how a call went, without anything that the platform wrote but its code.
@@ -104,15 +110,21 @@ func newCaller(rt http.RoundTripper) *caller {
 	}}
 }
 
-// call makes one call. body may be nil.
-func (c *caller) call(ctx context.Context, method, url string, bearer secret.Text, body []byte) answer {
+// tell makes one call whose answer is its status. body may be nil.
+func (c *caller) tell(ctx context.Context, method, url string, bearer secret.Text, body []byte) answer {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	return c.callWithin(ctx, method, url, bearer, body)
+	return c.do(ctx, method, url, bearer, body, false)
 }
 
-// callWithin is call with the limit of ctx alone.
-func (c *caller) callWithin(ctx context.Context, method, url string, bearer secret.Text, body []byte) answer {
+// fetch makes one call whose answer brings something.
+func (c *caller) fetch(ctx context.Context, method, url string, bearer secret.Text) answer {
+	return c.do(ctx, method, url, bearer, nil, true)
+}
+
+func (c *caller) do(ctx context.Context, method, url string, bearer secret.Text, body []byte, wanted bool) answer {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var r io.Reader
 	if body != nil {
 		r = bytes.NewReader(body)
@@ -133,20 +145,34 @@ func (c *caller) callWithin(ctx context.Context, method, url string, bearer secr
 	defer res.Body.Close()
 	a := answer{status: res.StatusCode, after: -1}
 	a.date, _ = http.ParseTime(res.Header.Get("Date"))
-	a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil && a.status < 300 {
-		// The status says that it was done, but what may have been asked for did not come.
-		return answer{err: plainError(ctx, err), cut: true, after: -1}
+	switch {
+	case a.status < 200: // 101: the connection is another protocol's now, which no context ends
+		return answer{err: errors.New("the platform answered " + strconv.Itoa(a.status)), after: -1}
+	case a.status < 300 && wanted:
+		if a.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer)); err != nil {
+			return answer{err: plainError(ctx, err), after: -1} // what was asked for did not come
+		}
+		return a
 	}
+	defer time.AfterFunc(wordTimeout, cancel).Stop()
+	said, _ := io.ReadAll(io.LimitReader(res.Body, maxWord)) // what does not come says nothing
 	if a.status >= 300 {
-		a.fault = wire.ParseFault(a.body)
+		a.fault = wire.ParseFault(said) // and nothing else of it leaves: a platform might repeat a token in it
 		if d, ok := retryAfter(res.Header.Get("Retry-After"), time.Now()); ok {
 			a.after = d
 		}
-		a.body = nil // nothing of it leaves: a platform might repeat a token in it
 	}
 	return a
 }
+
+// fetchTimeout is fetch within the limit of one call.
+func (c *caller) fetchTimeout(ctx context.Context, limit time.Duration, method, url string, bearer secret.Text) answer {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate)
+	defer cancel()
+	return c.fetch(ctx, method, url, bearer)
+}
+
+var errLate = errors.New("no answer in time")
 
 // plainError is why a call failed, in words of ours: net/http's own hold the URL.
 func plainError(ctx context.Context, err error) error {
@@ -155,7 +181,7 @@ func plainError(ctx context.Context, err error) error {
 	}
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		return errors.New("no answer in time")
+		return errLate
 	}
 	return fmt.Errorf("no answer (%T)", errors.Unwrap(err))
 }
@@ -245,29 +271,41 @@ func (c *credentials) replaced(ctx context.Context, gen int) bool {
 	return c.newer(gen)
 }
 
-// ask makes one call of a turn's API. A call with a bearer that has been replaced meanwhile is made once
-// more with the new one.
-func (t *turn) ask(ctx context.Context, method, path string, body []byte) answer {
+// tell posts something to a turn's API, once.
+func (t *turn) tell(ctx context.Context, path string, body []byte) answer {
+	return t.ask(ctx, func(token secret.Text) answer {
+		return t.r.caller.tell(ctx, http.MethodPost, t.links.TurnURL+path, token, body)
+	})
+}
+
+// fetch gets something from a turn's API.
+func (t *turn) fetch(ctx context.Context, path string) answer {
+	return t.ask(ctx, func(token secret.Text) answer {
+		return t.r.caller.fetchTimeout(ctx, attemptTimeout, http.MethodGet, t.links.TurnURL+path, token)
+	})
+}
+
+// ask makes one call. One with a bearer that has been replaced meanwhile is made once more with the new one.
+func (t *turn) ask(ctx context.Context, call func(secret.Text) answer) answer {
 	for {
 		token, gen := t.creds.current(t.r.conf.Now())
-		a := t.r.caller.call(ctx, method, t.links.TurnURL+path, token, body)
+		a := call(token)
 		if a.status != http.StatusUnauthorized || !t.creds.replaced(ctx, gen) {
 			return a
 		}
 	}
 }
 
-// insist makes a call again and again, under the same key, until it has a verdict other than again, or ctx
-// is done. Of an answer that is a 2xx the body does not matter. It returns the last answer, and again where
-// ctx was faster. A pause that the platform asked for and that ends after ctx's deadline is not begun; one of
-// ours is cut short, so that there is another try.
-func (t *turn) insist(ctx context.Context, method, path string, body []byte) (answer, verdict) {
+// lastMoment is how long before the deadline a call is made once more, whatever pause the platform asked for.
+const lastMoment = 2 * time.Second
+
+// insist posts something again and again, under the same key, until it has a verdict other than again, or ctx
+// is done. It returns the last answer, and again where ctx was faster. A pause that would end after ctx's
+// deadline is cut short, so that there is another try.
+func (t *turn) insist(ctx context.Context, path string, body []byte) (answer, verdict) {
 	for attempt := 0; ; attempt++ {
-		a := t.ask(ctx, method, path, body)
+		a := t.tell(ctx, path, body)
 		v := a.judge()
-		if a.cut {
-			v = settled
-		}
 		if v != again || ctx.Err() != nil {
 			return a, v
 		}
@@ -275,10 +313,10 @@ func (t *turn) insist(ctx context.Context, method, path string, body []byte) (an
 		if at, ok := ctx.Deadline(); ok {
 			switch left := time.Until(at); {
 			case d < left:
-			case a.after > 0, left < 2*t.r.backoff.least:
+			case left < 2*t.r.backoff.least:
 				return a, again // there is no time for another one
 			default:
-				d = left / 2
+				d = left - min(left/2, lastMoment)
 			}
 		}
 		t.log.DebugContext(ctx, "a call of the turn API is made again", "path", path, "answer", a.word(), "in", d)

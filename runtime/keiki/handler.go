@@ -173,6 +173,9 @@ func (h *Handler) verify(r *http.Request, body []byte) ([]secret.Text, *failure)
 	return nil, fail(http.StatusUnauthorized, string(bad.Code), "%s", bad.Error())
 }
 
+// maxComplaint is the longest text about a bad body, in bytes.
+const maxComplaint = 500
+
 // badRequest says what is wrong with a body whose signature holds.
 func badRequest(err error) *failure {
 	var bad *wire.Error
@@ -180,6 +183,9 @@ func badRequest(err error) *failure {
 		text := bad.Message
 		if bad.Pointer != "" {
 			text = bad.Pointer + ": " + text
+		}
+		if len(text) > maxComplaint { // keys may be of any length
+			text = strings.ToValidUTF8(text[:maxComplaint], "") + "…"
 		}
 		return fail(http.StatusBadRequest, string(bad.Code), "%s", text)
 	}

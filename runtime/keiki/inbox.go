@@ -1,6 +1,7 @@
 package keiki
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ const (
 	assumedLease = time.Minute
 	// leastRefresh is how long a refresh waits at least, whatever the lease says.
 	leastRefresh = 100 * time.Millisecond
+	// leastPatience is how long a refresh may take at least.
+	leastPatience = time.Second
 )
 
 // InboxConfig tunes an [Inbox].
@@ -114,6 +117,7 @@ func (i *Inbox) take(ctx context.Context, a *answer) (work bool, err error) {
 	if claim.Token == "" {
 		return false, fmt.Errorf("the claimed turn %.80q has no turnToken, and is left", w.TurnID)
 	}
+	hide(w, claim.Token)
 	w.Deadline = here(w.Deadline, a.ahead())
 	claim.LeaseExpiresAt = here(claim.LeaseExpiresAt, a.ahead())
 	for {
@@ -134,6 +138,19 @@ func (i *Inbox) take(ctx context.Context, a *answer) (work bool, err error) {
 		}
 		<-t.done // it was about to be over; it can be begun now
 	}
+}
+
+// hide takes the token out of what a model may be told, should the platform repeat it there. Raw is without it
+// already.
+func hide(w *wire.Turn, token string) {
+	const least = 8 // a shorter one might be a word
+	if len(token) < least {
+		return
+	}
+	const hidden = "[redacted]"
+	w.Instructions = strings.ReplaceAll(w.Instructions, token, hidden)
+	w.Context = bytes.ReplaceAll(w.Context, []byte(token), []byte(hidden))
+	w.Channel = bytes.ReplaceAll(w.Channel, []byte(token), []byte(hidden))
 }
 
 // here is a time on the platform's clock, which is so far ahead, on ours. The zero time stays.
@@ -174,6 +191,7 @@ func (i *Inbox) hold(ctx context.Context, l *lease) {
 type lease struct {
 	t     *turn
 	until time.Time
+	vain  int              // refreshes in a row that left no time
 	fresh chan *wire.Claim // a later claim of the same turn; the last one counts
 	spare *wire.Claim      // one that came when the turn had lost its claim
 }
@@ -293,19 +311,30 @@ func (l *lease) refresh() (answer, int) {
 	t := l.t
 	defer t.creds.renewing()()
 	token, gen := t.creds.current(t.r.conf.Now())
-	a := t.r.caller.call(t.life, http.MethodPost, t.links.TurnURL+"/lease", token, nil)
+	a := t.r.caller.fetchTimeout(t.life, l.patience(), http.MethodPost, t.links.TurnURL+"/lease", token)
 	if a.judge() != settled {
 		return a, gen
 	}
 	got, err := wire.ParseLease(a.body)
 	if err != nil {
-		t.log.Warn("the answer to a refresh of the lease cannot be read", "error", err)
+		t.log.Warn("the answer to a refresh of the lease cannot be read") // its own words might hold a token
 	}
 	if got.Token != "" {
 		t.creds.replace(gen, secret.Text(got.Token))
 	}
 	l.extend(here(got.ExpiresAt, a.ahead()))
+	if time.Until(l.until) > 0 {
+		l.vain = 0
+	} else { // clocks that differ
+		l.vain++
+	}
 	return a, gen
+}
+
+// patience is how long a refresh may take: a third of what is left, so that one which hangs leaves time for
+// others.
+func (l *lease) patience() time.Duration {
+	return min(max(time.Until(l.until)/3, leastPatience), attemptTimeout)
 }
 
 // extend notes until when the lease holds, which the platform may not have told.
@@ -316,5 +345,7 @@ func (l *lease) extend(until time.Time) {
 	l.until = until
 }
 
-// half is half of the time that the lease has left.
-func (l *lease) half() time.Duration { return max(time.Until(l.until)/2, leastRefresh) }
+// half is half of the time that the lease has left. Refreshes that leave none come ever more slowly.
+func (l *lease) half() time.Duration {
+	return max(time.Until(l.until)/2, leastRefresh<<min(l.vain, 8))
+}

@@ -298,7 +298,7 @@ func TestARefreshThatCrossesAClaim(t *testing.T) {
 		onRoute("/lease", func(n int) testhost.KeikiFault {
 			if n == 1 {
 				close(refreshing)
-				return testhost.KeikiFault{After: true, Delay: time.Second}
+				return testhost.KeikiFault{After: true, Delay: 500 * time.Millisecond}
 			}
 			return testhost.KeikiFault{}
 		}),
@@ -332,6 +332,48 @@ func TestARefreshThatCrossesAClaim(t *testing.T) {
 	}
 	if !refused {
 		t.Error("no refresh was refused: this tests nothing")
+	}
+}
+
+// TestATurnThatCompletedIsNotBegunAnew: the turn is claimed here again while a refresh is under way, and
+// completes before that is answered.
+func TestATurnThatCompletedIsNotBegunAnew(t *testing.T) {
+	t.Parallel()
+	const turns = 8 // since which of the two is seen first is chance
+	d := newDesk(t, func(c *deskConfig) { c.platform.Lease = 2 * time.Second },
+		onRoute("/lease", func(n int) testhost.KeikiFault {
+			return testhost.KeikiFault{After: true, Delay: 600 * time.Millisecond}
+		}))
+	var calls atomic.Int64
+	d.work(adapters.Func(func(ctx context.Context, turn *adapters.Turn, w adapters.Writer) error {
+		calls.Add(1)
+		d.until("the lease is being refreshed", func() bool { return len(d.all(turn.ID, "lease")) > 0 })
+		d.platform.LoseLease(turn.ID)
+		d.until("it is claimed again", func() bool { return len(d.platform.Tokens(turn.ID)) > 1 })
+		return w.Text("done")
+	}), func(c *workerConfig) { c.inbox.Concurrency = 2 * turns })
+	var ids []string
+	for range turns {
+		ids = append(ids, d.queue(testhost.KeikiTurn{Text: "hello"}))
+	}
+	for _, id := range ids {
+		if o := d.outcome(id); o.Status != "completed" {
+			t.Errorf("outcome %+v", o)
+		}
+	}
+	d.until("the refreshes are answered", func() bool {
+		for _, id := range ids {
+			for _, r := range d.all(id, "lease") {
+				if !r.Done {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	time.Sleep(50 * time.Millisecond) // for what must not happen
+	if n := calls.Load(); n != turns {
+		t.Errorf("the adapter was called %d times for %d turns", n, turns)
 	}
 }
 

@@ -78,10 +78,10 @@ func (p *poller) run(ctx context.Context, take func(*answer) (work bool, err err
 }
 
 func (p *poller) once(ctx context.Context, take func(*answer) (bool, error)) (work bool, after time.Duration, err error) {
-	limited, cancel := context.WithTimeoutCause(ctx, p.wait+pollSlack, errors.New("no answer in time"))
-	defer cancel()
-	a := p.caller.callWithin(limited, http.MethodGet, p.url, p.key, nil)
+	a := p.caller.fetchTimeout(ctx, p.wait+pollSlack, http.MethodGet, p.url, p.key)
 	switch {
+	case a.status == http.StatusNoContent:
+		return false, -1, nil
 	case a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
 		return false, -1, ErrKeyRefused
 	case a.status != http.StatusOK:

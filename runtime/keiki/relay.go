@@ -26,6 +26,7 @@ const (
 	reportTimeout  = 2 * time.Minute  // for a report with all its repetitions
 	reportAfterEnd = 10 * time.Second // of it, once the relay is to end
 	maxForwardBody = 64 << 10         // of the app's answer, in bytes
+	maxReports     = 256              // under way at once
 )
 
 // RelayConfig tunes a [Relay].
@@ -57,9 +58,10 @@ type Relay struct {
 	backoff *backoff
 	log     *slog.Logger
 	tasks   sync.WaitGroup
+	reports chan struct{} // one element for each report under way
 
 	mu    sync.Mutex
-	queue map[string]chan struct{} // by id: closed when the last request of it is dealt with
+	queue map[string]chan struct{} // by id: closed when the last request of it is forwarded
 }
 
 // NewRelay returns a relay, or an error that names every wrong field of conf.
@@ -97,7 +99,7 @@ func NewRelay(conf RelayConfig) (*Relay, error) {
 	conf.APIBase = strings.TrimRight(conf.APIBase, "/")
 	c := newCaller(conf.Transport)
 	return &Relay{
-		conf: conf, caller: c, app: c.client, log: conf.Logger, queue: map[string]chan struct{}{},
+		conf: conf, caller: c, app: c.client, log: conf.Logger, queue: map[string]chan struct{}{}, reports: make(chan struct{}, maxReports),
 		backoff: newBackoff(250*time.Millisecond, 10*time.Second),
 		poll:    newPoller(c, conf.APIBase+relayNextPath, conf.APIKey, maxWait, conf.Concurrency, conf.Logger),
 	}, nil
@@ -117,12 +119,14 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 		before, after := r.enqueue(f.ID)
 		r.tasks.Go(func() {
-			defer r.poll.done()
-			defer r.dequeue(f.ID, after)
-			if before != nil {
-				<-before // a forward ends by itself
+			result, ok := r.turn(ctx, f, before)
+			r.dequeue(f.ID, after)
+			r.reports <- struct{}{} // slow ones do not hold up forwards, unless there are too many
+			r.poll.done()
+			defer func() { <-r.reports }()
+			if ok {
+				r.report(ctx, f, result)
 			}
-			r.relay(ctx, f)
 		})
 		return true, nil
 	})
@@ -147,9 +151,20 @@ func (r *Relay) dequeue(id string, after chan struct{}) {
 	}
 }
 
-// relay forwards one request and reports what the app said.
-func (r *Relay) relay(ctx context.Context, f *wire.Forward) {
-	result := r.forward(context.WithoutCancel(ctx), f)
+// turn forwards a request when those before it with the same id are forwarded; false where the relay was told to
+// end before it came to that: then the platform offers it again.
+func (r *Relay) turn(ctx context.Context, f *wire.Forward, before <-chan struct{}) (wire.Result, bool) {
+	if before != nil {
+		<-before // a forward ends by itself
+		if ctx.Err() != nil {
+			return wire.Result{}, false
+		}
+	}
+	return r.forward(context.WithoutCancel(ctx), f), true
+}
+
+// report tells the platform what the app said.
+func (r *Relay) report(ctx context.Context, f *wire.Forward, result wire.Result) {
 	report, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
@@ -159,7 +174,7 @@ func (r *Relay) relay(ctx context.Context, f *wire.Forward) {
 	target := r.conf.APIBase + "/" + strings.ReplaceAll(r.conf.ResultPath, "{id}", segment(f.ID))
 	body := wire.AppendResult(nil, result)
 	for attempt := 0; ; attempt++ {
-		a := r.caller.call(report, http.MethodPost, target, r.conf.APIKey, body)
+		a := r.caller.tell(report, http.MethodPost, target, r.conf.APIKey, body)
 		v := a.judge()
 		if v == settled {
 			r.log.Info("request relayed", "id", f.ID, "app_status", result.Status)

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -169,7 +168,7 @@ func (s *sender) send(text string, end int64) error {
 		path = "/" + t.r.conf.StreamPath
 	}
 	s.buffer = wire.AppendSend(s.buffer[:0], text, key)
-	a, v := t.insist(t.calls, http.MethodPost, path, s.buffer)
+	a, v := t.insist(t.calls, path, s.buffer)
 	switch v {
 	case settled:
 		t.sent.Add(1)

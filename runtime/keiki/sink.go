@@ -2,7 +2,6 @@ package keiki
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/backline-dev/backline/adapters"
@@ -135,7 +134,7 @@ func (t *turn) complete(o *runtime.Outcome, c wire.Completion, late bool) {
 		t.completed(t.try(body, limit))
 		return
 	}
-	a, v := t.insist(t.time, http.MethodPost, "/complete", body)
+	a, v := t.insist(t.time, "/complete", body)
 	if v == again && t.hurried() { // the drain's end has cut this short
 		a, v = t.try(body, shutdownTry)
 	}
@@ -146,7 +145,7 @@ func (t *turn) complete(o *runtime.Outcome, c wire.Completion, late bool) {
 func (t *turn) try(body []byte, limit time.Duration) (answer, verdict) {
 	ctx, cancel := context.WithTimeout(t.life, limit)
 	defer cancel()
-	a := t.ask(ctx, http.MethodPost, "/complete", body)
+	a := t.tell(ctx, "/complete", body)
 	return a, a.judge()
 }
 

@@ -374,13 +374,19 @@ func (t *turn) close() {
 	close(t.done)
 }
 
+// What the principals of sessions begin with. No token of a host's is called so.
+const (
+	principal = "keiki:"
+	loneTurn  = "keiki-turn:"
+)
+
 // spec is the turn as the engine gets it.
 func (r *runner) spec(t *turn, w *wire.Turn, raw string, adapter adapters.Adapter) *runtime.Spec {
 	taker, ok := adapter.(adapters.ArrivalTaker)
 	spec := &runtime.Spec{
 		Adapter:  adapter,
 		Sink:     &t.sink,
-		Session:  session.Key{Principal: "keiki:" + w.AgentID, Handle: w.ConversationID},
+		Session:  session.Key{Principal: principal + w.AgentID, Handle: w.ConversationID},
 		Window:   window(w.History),
 		NoWindow: !w.HasHistory,
 		HostGone: runtime.Detach,
@@ -399,8 +405,8 @@ func (r *runner) spec(t *turn, w *wire.Turn, raw string, adapter adapters.Adapte
 		},
 	}
 	if w.ConversationID == "" { // no other turn belongs to it
-		spec.Session.Principal += ":turn"
-		spec.Session.Handle = w.TurnID
+		// The mark comes first: agents have any names.
+		spec.Session = session.Key{Principal: loneTurn + w.AgentID, Handle: w.TurnID}
 	}
 	texts := make([]string, 0, len(w.Messages))
 	silent, flagged := len(w.Messages) > 0, false
