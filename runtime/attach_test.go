@@ -2,6 +2,7 @@ package runtime_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestAttachToAPartThatIsNotThere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Attach(&gate{}, 1); err != runtime.ErrNoPart {
+		if _, err := stream.Attach(&gate{}, 1); !errors.Is(err, runtime.ErrNoPart) {
 			t.Errorf("Attach = %v, want ErrNoPart", err)
 		}
 		stream.Run()
