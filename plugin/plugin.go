@@ -285,6 +285,9 @@ func (p *Plugin) serveNotFound(w http.ResponseWriter, r *http.Request) {
 	if p.external != nil {
 		text += " or " + p.conf.Prefix + ExternalPath + "/turns"
 	}
+	if p.keiki != nil {
+		text += " or " + p.conf.Prefix + p.conf.Keiki.Path
+	}
 	if r.Method == http.MethodPost {
 		lowkey.Refuse(w, http.StatusNotFound, text)
 		return

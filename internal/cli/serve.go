@@ -300,9 +300,9 @@ func (a *app) logger(f *logFlags) *slog.Logger {
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 	options := &slog.HandlerOptions{Level: levels[*f.level]}
 	if *f.format == "json" {
-		return slog.New(slog.NewJSONHandler(a.err, options))
+		return stray(slog.New(slog.NewJSONHandler(a.err, options)))
 	}
-	return slog.New(slog.NewTextHandler(a.err, options))
+	return stray(slog.New(slog.NewTextHandler(a.err, options)))
 }
 
 func (a *app) serve(ctx context.Context, f *serveFlags) (err error) {
