@@ -228,7 +228,7 @@ func TestFaultF2PausesInEarnest(t *testing.T) {
 		"ok html":   func() (*http.Response, error) { return answering(200, "<html>It works!</html>") },
 		"null":      func() (*http.Response, error) { return answering(200, "null") },
 		"empty":     func() (*http.Response, error) { return answering(200, "") },
-		"204":       func() (*http.Response, error) { return answering(204, "") },
+		"206":       func() (*http.Response, error) { return answering(206, `{"turn":null}`) },
 		"redirect":  func() (*http.Response, error) { return answering(307, "") },
 		"404":       func() (*http.Response, error) { return answering(404, `{"error":{"code":"not_found"}}`) },
 		"no answer": func() (*http.Response, error) { return nil, errors.New("connection refused") },
@@ -325,24 +325,37 @@ func TestFaultF2ManyPollers(t *testing.T) {
 	})
 }
 
-// TestAPlatformThatDoesNotWait is asked once a second.
+// TestAPlatformThatDoesNotWait is asked once a second. It may say that there is nothing with a 204 as well.
 func TestAPlatformThatDoesNotWait(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakePlatform{answer: func(*http.Request) (*http.Response, error) { return answering(200, `{"turn":null}`) }}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		var log journal
-		if err := poll(ctx, t, f, &log); err != nil {
-			t.Errorf("Run returned %v", err)
+	for _, status := range []int{200, 204} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { oncePerSecond(t, status) })
+		})
+	}
+}
+
+func oncePerSecond(t *testing.T, status int) {
+	t.Helper()
+	f := &fakePlatform{answer: func(*http.Request) (*http.Response, error) {
+		if status == http.StatusNoContent {
+			return answering(status, "")
 		}
-		if n := len(f.polls); n != 60 && n != 61 { // the last one as the minute ends
-			t.Errorf("%d polls in a minute", n)
-		}
-		if log.String() != "" {
-			t.Errorf("log:\n%s", log.String())
-		}
-	})
+		return answering(status, `{"turn":null}`)
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var log journal
+	if err := poll(ctx, t, f, &log); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	if n := len(f.polls); n != 60 && n != 61 { // the last one as the minute ends
+		t.Errorf("%d polls in a minute", n)
+	}
+	if log.String() != "" {
+		t.Errorf("log:\n%s", log.String())
+	}
 }
 
 // TestAPlatformThatHangs: a poll without an answer is given up, clearly later than the platform was to wait.

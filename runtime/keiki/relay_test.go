@@ -409,6 +409,7 @@ func TestReportsThatAreRefused(t *testing.T) {
 			}))
 			d.relay(a.URL, func(c *keiki.RelayConfig) { c.Concurrency = 1 })
 			first := d.queue(testhost.KeikiTurn{Text: "one"})
+			d.until("the log tells of it", func() bool { return len(d.lines("could not be reported", first)) > 0 })
 			d.reported(d.queue(testhost.KeikiTurn{Text: "two"}))
 			if n := len(d.all(first, "result")); n != 1 {
 				t.Errorf("the report was sent %d times", n)
