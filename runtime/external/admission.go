@@ -82,8 +82,11 @@ func admission(kind ledger.Kind, doc []byte, source ledger.Source) (ledger.Admis
 	if err != nil {
 		return a, err
 	}
-	if digest, err := wire.DigestWithout(doc, "binding/digest"); err != nil || digest != b.BindingDigest {
+	switch digest, err := wire.DigestWithout(doc, "binding/digest"); {
+	case err != nil:
 		return a, errDigest
+	case digest != b.BindingDigest: // no secret: it is a digest of what was sent
+		return a, fmt.Errorf("%w, which is %s", errDigest, digest)
 	}
 	a.Ref, a.Digest = string(b.BindingRef), ledger.Digest(b.BindingDigest)
 	return a, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/backline-dev/backline/runtime/ledger"
+	wire "github.com/backline-dev/backline/schema/external"
 )
 
 // An admissionAnswer is what an operator is told.
@@ -62,7 +63,12 @@ func TestOperatorEndpoints(t *testing.T) {
 	g.post(aRequest("turn:6", goodScript)).ends("refused/binding-expired")
 
 	// What is refused changes nothing.
-	g.operate("PUT", b, binding.with("created/by", "other").json()).problem(422)
+	stale := g.operate("PUT", b, binding.with("created/by", "other").json())
+	stale.problem(422)
+	right, err := wire.DigestWithout(binding.with("created/by", "other").json(), "binding/digest")
+	if err != nil || !strings.Contains(string(stale.body), string(right)) {
+		t.Errorf("the answer does not name the right digest, %s (%v): %s", right, err, stale.body)
+	}
 	g.operate("PUT", "bindings/binding:other", binding.json()).problem(400)
 	g.operate("PUT", p, binding.json()).problem(400)
 	g.operate("PUT", p, profile.with("profile/generation", 0).json()).problem(400)
