@@ -27,7 +27,11 @@ const serveChild = "BACKLINE_TEST_SERVE"
 
 // childMain is the server: exit code 0 after a drain, 3 after a second signal, 1 otherwise.
 func childMain() int {
+	if kind := os.Getenv(serveChild); kind != "1" {
+		return pollingChild(kind)
+	}
 	err := plugin.Serve(context.Background(), plugin.Config{
+		Keiki:     &plugin.Keiki{Secrets: plugin.KeikiSecrets{Any: []plugin.Secret{keikiSecret}}},
 		ID:        "muse",
 		Adapter:   scripted.New(scripted.Config{}),
 		Listen:    "127.0.0.1:0",

@@ -108,6 +108,15 @@ func (k *Keiki) check(c *Config, wrong func(format string, args ...any)) *Keiki 
 	if own.Path == c.TurnPath {
 		wrong("Keiki.Path is %q, which is TurnPath too", own.Path)
 	}
+	taken := []string{"/healthz", "/readyz", "/manifest.json", "/schemas", probePath}
+	if c.External != nil {
+		taken = append(taken, ExternalPath)
+	}
+	for _, other := range taken { // which would never let a request through
+		if own.Path == other || strings.HasPrefix(own.Path, other+"/") {
+			wrong("Keiki.Path is %q, and something else is served at %s/", own.Path, other)
+		}
+	}
 	for agent, id := range own.Agents {
 		if c.Adapters[id] == nil {
 			wrong("Keiki.Agents: agent %q is to be answered for by plugin %q, which is not hosted here", agent, id)
