@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/backline-dev/backline/internal/testhost"
 	"github.com/backline-dev/backline/plugin"
 	"github.com/backline-dev/backline/schema"
 )
@@ -82,3 +83,12 @@ func Places(doc []byte, violations ...schema.Violation) []string {
 func (f newFile) Name() string { return f.name }
 
 func (f newFile) Text() string { return string(f.text) }
+
+// ParsePlatformTurn reads a line of the stand-in's input that is a turn, or an error.
+func ParsePlatformTurn(line string) (testhost.KeikiTurn, error) {
+	l, err := parsePlatformLine(line)
+	if l.kind == lineMessage {
+		l.turn.Text = l.text
+	}
+	return l.turn, err
+}

@@ -121,12 +121,12 @@ func (o *platformOutput) event(e platformEvent) {
 		return
 	}
 	label, text := e.label(), e.text()
-	if o.a.outIsTTY {
-		text = visible(text)
-	}
 	head := e.TurnID
 	if head != "" {
 		head += "  "
+	}
+	if o.a.outIsTTY {
+		head, text = visible(head), visible(text)
 	}
 	indent := strings.Repeat(" ", len(head)+len(label)+2)
 	text = strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+indent)
@@ -144,19 +144,27 @@ func (o *platformOutput) answer(kind, turnID string, a testhost.KeikiAnswer, err
 		a = testhost.KeikiAnswer{}
 	}
 	e.HTTP, e.Code = said(a)
-	if kind == eventAnswered && a.Accepted() && !o.json {
+	if kind == eventAnswered && a.Accepted() && e.Code == "" && !o.json {
 		return // what follows tells more
 	}
 	o.event(e)
 }
 
-// said is what the app answered, of which the code is empty or a word; no_answer where there was none.
+// said is what the app answered, of which the code is empty or a word: no_answer where there was none, and
+// duplicate where the app has had that before, and runs no turn for it.
 func said(a testhost.KeikiAnswer) (status int, code string) {
 	switch {
 	case a.Status == 0:
 		code = "no_answer"
 	case a.Status >= 300:
 		code = wire.ParseFault(a.Body).Code
+	default:
+		var ack struct {
+			Duplicate bool `json:"duplicate"`
+		}
+		if json.Unmarshal(a.Body, &ack) == nil && ack.Duplicate { // the contract asks for no body at all
+			code = "duplicate"
+		}
 	}
 	return a.Status, code
 }

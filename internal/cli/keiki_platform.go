@@ -289,6 +289,9 @@ func (a *app) keikiPlatform(ctx context.Context, f *platformFlags, file string) 
 	return p.run(ctx)
 }
 
+// lastAnswers is for answers to be written when all is over.
+const lastAnswers = 250 * time.Millisecond
+
 // A platformRun is one run of the stand-in.
 type platformRun struct {
 	a       *app
@@ -330,8 +333,11 @@ func (p *platformRun) run(ctx context.Context) (err error) {
 	case err != nil:
 		return fmt.Errorf("listen on %s: %w", *p.f.listen, err)
 	}
-	if err := k.SetURL("http://" + reachable(ln.Addr())); err != nil {
-		_ = ln.Close()
+	if err = k.SetURL("http://" + reachable(ln.Addr())); err == nil {
+		err = p.handOver()
+	}
+	if err != nil {
+		_ = ln.Close() // nothing was served yet
 		return err
 	}
 	server := &http.Server{Handler: k, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
@@ -339,16 +345,13 @@ func (p *platformRun) run(ctx context.Context) (err error) {
 	go func() { served <- server.Serve(ln) }()
 	defer func() {
 		k.Close() // polls that are held are answered
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 		defer cancel()
 		if server.Shutdown(end) != nil {
-			_ = server.Close()
+			_ = server.Close() // connections on which nothing was ever asked
 		}
-		<-served // http.ErrServerClosed
+		<-served //nolint:errcheck // http.ErrServerClosed
 	}()
-	if err := p.handOver(); err != nil {
-		return err
-	}
 	p.announce()
 	return untilSignalled(ctx, nil, func(ctx context.Context) error {
 		defer p.s.tasks.Wait()
@@ -361,6 +364,10 @@ func (p *platformRun) run(ctx context.Context) (err error) {
 // handOver mints what was not given.
 func (p *platformRun) handOver() error {
 	needsSecret, needsKey := p.needs()
+	p.s.byAgent = map[string]bool{}
+	for agent := range p.setup.agents.Agents {
+		p.s.byAgent[agent] = true
+	}
 	if needsSecret && p.setup.agents.Agents == nil {
 		secrets := p.s.k.Secrets("")
 		if p.setup.secret.minted {
@@ -370,8 +377,9 @@ func (p *platformRun) handOver() error {
 		}
 		p.s.secrets = secrets
 	}
+	key := p.s.k.APIKey("") // which pollers can use from now on
 	if needsKey && p.setup.apiKey.minted {
-		return p.setup.apiKey.handOver(p.s.k.APIKey(""))
+		return p.setup.apiKey.handOver(key)
 	}
 	return nil
 }
@@ -466,7 +474,7 @@ func (p *platformRun) lines(ctx context.Context) error {
 
 // converse does what somebody types.
 func (p *platformRun) converse(ctx context.Context) error {
-	for {
+	for quit := false; !quit && ctx.Err() == nil; {
 		text, err := p.console.message(ctx, p.a.bold("> "), nil, nil)
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -477,14 +485,11 @@ func (p *platformRun) converse(ctx context.Context) error {
 		if strings.TrimSpace(text) == "" {
 			continue
 		}
-		quit, err := p.s.line(ctx, text, true)
-		switch {
-		case quit || ctx.Err() != nil:
-			return nil
-		case err != nil:
+		if quit, err = p.s.line(ctx, text, true); err != nil && ctx.Err() == nil {
 			p.console.show("backline: " + oneLine(err.Error()))
 		}
 	}
+	return nil
 }
 
 // announce prints what to run beside the stand-in.

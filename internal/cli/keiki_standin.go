@@ -23,9 +23,10 @@ type standIn struct {
 	out         *platformOutput
 	mode        testhost.KeikiMode
 	agent       string
-	secrets     []string // of every agent; nil where each has its own
-	concurrency int      // of turns from a file; 0 for no limit, and no waiting
-	run         string   // part of the ids of this run
+	secrets     []string        // of every agent; nil where each has its own
+	byAgent     map[string]bool // that have one
+	concurrency int             // of turns from a file; 0 for no limit, and no waiting
+	run         string          // part of the ids of this run
 
 	tasks sync.WaitGroup
 
@@ -256,6 +257,8 @@ func (s *standIn) admit(in *testhost.KeikiTurn) error {
 	case s.secrets != nil:
 		s.k.SetSecrets(in.AgentID, s.secrets...)
 		return nil
+	case !s.byAgent[in.AgentID]:
+		return fmt.Errorf("there is no secret for the agent %q", in.AgentID)
 	}
 	return nil
 }

@@ -363,7 +363,7 @@ func TestKeyRefused(t *testing.T) {
 	if err := k.SetURL(front.URL); err != nil {
 		t.Fatal(err)
 	}
-	d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"paragraph":"begun"}`, `{"sleep":"1500ms"}`, `{"text":"done"}`)})
+	d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"paragraph":"begun"}`, `{"sleep":"900ms"}`, `{"text":"done"}`)})
 	in := poll(t, k, "inbox", "--adapter", "scripted", "--wait", "0")
 	delivered(t, k, d.ID, 1)
 	refused.Store(true)
@@ -383,14 +383,13 @@ func TestInbox(t *testing.T) {
 	k := platform(t, testhost.KeikiConfig{Mode: testhost.KeikiInboxMode})
 	in := poll(t, k, "inbox", "--adapter", "scripted", "--keiki-delivery", "message", "--concurrency", "2")
 	wantTurn(t, k, "one\n\ntwo", "one\n\ntwo")
-	d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"sleep":"700ms"}`, `{"text":"done"}`)})
-	in.err.await(t, "msg=turn")
-	if err := k.Until(within(t), func() bool { return k.Leased(d.ID) > 0 }); err != nil {
-		t.Fatal(err)
-	}
+	in.ends() // while it polls
+	in = poll(t, k, "inbox", "--adapter", "scripted")
+	d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"paragraph":"begun"}`, `{"sleep":"500ms"}`, `{"text":"done"}`)})
+	delivered(t, k, d.ID, 1)
 	in.signal(syscall.SIGTERM)
 	in.err.await(t, "draining; a second signal ends at once")
-	if o := outcome(t, k, d.ID); o.Status != "completed" || !slices.Equal(k.Texts(d.ID), []string{"done"}) {
+	if o := outcome(t, k, d.ID); o.Status != "completed" || !slices.Equal(k.Texts(d.ID), []string{"begun", "done"}) {
 		t.Errorf("the turn in hand ends %s with %q", o.Status, k.Texts(d.ID))
 	}
 	if code := in.exit(); code != 0 {
@@ -405,8 +404,8 @@ func TestInboxLeaves(t *testing.T) {
 	for _, signals := range []int{1, 2} {
 		t.Run(fmt.Sprint(signals), func(t *testing.T) {
 			t.Parallel()
-			k := platform(t, testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, Lease: time.Second})
-			d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"paragraph":"begun"}`, `{"sleep":"2s"}`, `{"text":"done"}`)})
+			k := platform(t, testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, Lease: 500 * time.Millisecond})
+			d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"paragraph":"begun"}`, `{"sleep":"900ms"}`, `{"text":"done"}`)})
 			drain := "0"
 			if signals == 2 {
 				drain = "10m"
@@ -438,8 +437,8 @@ func TestInboxIsKilled(t *testing.T) {
 	for _, store := range []string{"memory", "sqlite:" + filepath.Join(t.TempDir(), "turns.db")} {
 		t.Run(store[:6], func(t *testing.T) {
 			t.Parallel()
-			k := platform(t, testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, Lease: time.Second})
-			d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"paragraph":"one"}`, `{"paragraph":"two"}`, `{"sleep":"1500ms"}`, `{"paragraph":"three"}`)})
+			k := platform(t, testhost.KeikiConfig{Mode: testhost.KeikiInboxMode, Lease: 500 * time.Millisecond})
+			d := dispatch(t, k, testhost.KeikiTurn{Text: steps(`{"paragraph":"one"}`, `{"paragraph":"two"}`, `{"sleep":"900ms"}`, `{"paragraph":"three"}`)})
 			args := []string{"--adapter", "scripted", "--store", store}
 			in := poll(t, k, "inbox", args...)
 			delivered(t, k, d.ID, 2)
@@ -475,9 +474,18 @@ func TestKeikiSecretsStayInside(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			ledger := filepath.Join(t.TempDir(), "turns.db")
+			faults := testhost.RandomFaults(7, 10, 15, 5)
 			k := platform(t, testhost.KeikiConfig{
 				Mode: mode, Lease: time.Second, RotateOnRefresh: true, APIKey: "sk_test_0123456789abcdef",
-				Fault: testhost.RandomFaults(7, 10, 15, 10),
+				Fault: func(r *http.Request, n int) testhost.KeikiFault {
+					if strings.HasSuffix(r.URL.Path, "/next") && n > 1 { // the pauses between polls are long
+						return testhost.KeikiFault{}
+					}
+					if n == 1 {
+						return testhost.KeikiFault{Status: http.StatusInternalServerError, Body: `{"error":{"code":"internal"}}`}
+					}
+					return faults(r, n)
+				},
 			})
 			talkative := []string{"--log-level", "debug", "--log-format", "json"}
 			var all []*server

@@ -2,9 +2,12 @@ package cli_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -32,6 +35,15 @@ func (l leakTest) Run() int {
 	// would ignore them too. Taking notice of them ends that.
 	if signal.Ignored(os.Interrupt) {
 		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	}
+	// Most of these tests wait for processes. Side by side they take half the time.
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
 	}
 	code := l.m.Run()
 	if err := goleak.Find(); code == 0 && err != nil {
