@@ -263,24 +263,39 @@ func TestTheAdapterIsCutBeforeTheDeadline(t *testing.T) {
 	}
 }
 
-// TestAMessageThatHangsAtTheDeadline is given up in time for the completion, which arrives before the deadline.
+// TestAMessageThatHangsAtTheDeadline is given up in time for the completion, which arrives before the
+// deadline, whether the adapter has ended or not.
 func TestAMessageThatHangsAtTheDeadline(t *testing.T) {
 	t.Parallel()
-	g := newRig(t, adapters.Func(func(ctx context.Context, _ *adapters.Turn, w adapters.Writer) error {
-		err := w.Text("one\n\ntwo\n\n")
-		<-ctx.Done()
-		return err
-	}), func(c *rigConfig) {
-		c.platform.Fault = func(r *http.Request, _ int) testhost.KeikiFault {
-			if strings.HasSuffix(r.URL.Path, "/messages") {
-				return testhost.KeikiFault{Delay: time.Minute}
+	for waits, want := range map[bool]string{
+		true:  "The turn's deadline passed before the agent had ended.",
+		false: "A message of the agent could not be delivered in time.",
+	} {
+		t.Run(fmt.Sprint(waits), func(t *testing.T) {
+			t.Parallel()
+			g := newRig(t, adapters.Func(func(ctx context.Context, _ *adapters.Turn, w adapters.Writer) error {
+				err := w.Text("one\n\ntwo\n\n")
+				if waits {
+					<-ctx.Done()
+				}
+				return err
+			}), func(c *rigConfig) {
+				c.platform.Fault = func(r *http.Request, _ int) testhost.KeikiFault {
+					if strings.HasSuffix(r.URL.Path, "/messages") {
+						return testhost.KeikiFault{Delay: time.Minute}
+					}
+					return testhost.KeikiFault{}
+				}
+			})
+			d := g.dispatch(testhost.KeikiTurn{Text: "hi", Timeout: 1800 * time.Millisecond})
+			if o := g.outcome(d.ID); o.Status != "failed" || o.Code != "app_error" || o.Error != want {
+				t.Errorf("outcome %+v", o)
 			}
-			return testhost.KeikiFault{}
-		}
-	})
-	d := g.dispatch(testhost.KeikiTurn{Text: "hi", Timeout: 1800 * time.Millisecond})
-	if o := g.outcome(d.ID); o.Status != "failed" || o.Code != "app_error" || o.Error != "The turn's deadline passed before the agent had ended." {
-		t.Errorf("outcome %+v", o)
+			g.until("the turn is over", func() bool { return g.engine.Stats().Active == 0 })
+			if n := g.count(d.ID, "messages"); n != 1 {
+				t.Errorf("%d messages", n)
+			}
+		})
 	}
 }
 

@@ -46,6 +46,7 @@ func (k *sink) Arrivals() (<-chan adapters.Arrival, error) { return k.t.arrivals
 const shutdownText = "server is shutting down"
 
 const (
+	lastHalf    = 500 * time.Millisecond // of the second before the deadline: no message is sent then
 	lastTry     = 5 * time.Second        // for the completion of a turn whose deadline has passed
 	shutdownTry = 900 * time.Millisecond // for one that the drain has ended: the process is about to end
 )
@@ -59,12 +60,12 @@ func (k *sink) Settle(o *runtime.Outcome) {
 
 	draining := o.Cause == adapters.CauseDrain
 	late := o.Cause == adapters.CauseTurnTimeout && t.cutByPlatform()
-	switch {
-	case t.ended() != notEnded || draining:
+	if t.ended() != notEnded || draining {
 		t.stopCalls(errEnded)
-	case late:
-		// Half of what is left to the deadline is for the messages, the rest for the completion.
-		defer time.AfterFunc(max(0, time.Until(t.deadline))/2, func() { t.stopCalls(errEnded) }).Stop()
+	} else {
+		// The last of what is left to the deadline is for the completion.
+		left := max(0, time.Until(t.deadline))
+		defer time.AfterFunc(left-min(left/2, lastHalf), func() { t.stopCalls(errEnded) }).Stop()
 	}
 	k.deliver(o)
 
