@@ -248,12 +248,15 @@ func counted(n int, what string) string {
 var signedCredential = regexp.MustCompile(`kts1\.[A-Za-z0-9_=-]+\.[0-9A-Fa-f]+`)
 
 // redactor takes out of what an app says the secrets that it was given.
-func redactor(k *testhost.Keiki, agentID string) func(turnID, text string) string {
+func redactor(k *testhost.Keiki, agents []string) func(turnID, text string) string {
 	return func(turnID, text string) string {
 		if text == "" {
 			return ""
 		}
-		known := append(k.Secrets(agentID), k.APIKey(agentID))
+		var known []string
+		for _, id := range agents {
+			known = append(append(known, k.Secrets(id)...), k.APIKey(id))
+		}
 		if turnID != "" {
 			known = append(known, k.Tokens(turnID)...)
 		}

@@ -148,7 +148,7 @@ func (k *platformKey) handOver(minted string) error {
 	}
 	f, err := os.OpenFile(k.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("what was minted cannot be kept: %w", err)
 	}
 	_, err = io.WriteString(f, minted+"\n")
 	if closeErr := f.Close(); err == nil {
@@ -324,7 +324,7 @@ func (p *platformRun) run(ctx context.Context) (err error) {
 	}
 	defer k.Close()
 	p.s.k = k
-	p.s.out = &platformOutput{a: p.a, console: p.console, json: *p.f.json, redact: redactor(k, conf.AgentID)}
+	p.s.out = &platformOutput{a: p.a, console: p.console, json: *p.f.json, redact: redactor(k, append(slices.Collect(maps.Keys(p.setup.agents.Agents)), conf.AgentID))}
 
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", *p.f.listen)
 	switch {

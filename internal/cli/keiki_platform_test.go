@@ -261,7 +261,7 @@ func TestPlatformMints(t *testing.T) {
 	if e := platform("--mode", "inbox", "--api-key-file", filepath.Join(dir, "other.txt")); e.Secret != "" || e.APIKey != "" {
 		t.Errorf("in inbox mode it says %+v", e)
 	}
-	if r := run(t, "", nil, "keiki", "platform", "--listen", "127.0.0.1:0", "--secret-file", filepath.Join(dir, "none", "x")); r.code != 1 || !strings.Contains(r.err, "no such file") {
+	if r := run(t, "", nil, "keiki", "platform", "--listen", "127.0.0.1:0", "--secret-file", filepath.Join(dir, "none", "x")); r.code != 1 || !strings.Contains(r.err, "what was minted cannot be kept") {
 		t.Errorf("a file in no folder: exit code %d, %q", r.code, r.err)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

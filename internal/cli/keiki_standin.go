@@ -133,10 +133,12 @@ func (s *standIn) ended(o testhost.KeikiOutcome) {
 		Event: eventOutcome, TurnID: o.TurnID, ConversationID: o.ConversationID, Status: o.Status, Code: o.Code, Error: o.Error,
 		Consumed: o.Consumed, Returned: len(o.Requeued), Into: o.MergedInto,
 	})
-	var key conversationKey
 	s.update(func() {
-		key = s.live[o.TurnID]
+		key := s.live[o.TurnID]
 		s.remove(o.TurnID)
+		if !s.leaving {
+			s.tasks.Go(func() { s.follow(context.Background(), key) })
+		}
 		if o.Completion != nil {
 			s.unacked[o.TurnID] = true
 		}
@@ -146,7 +148,6 @@ func (s *standIn) ended(o testhost.KeikiOutcome) {
 			}
 		}
 	})
-	s.tasks.Go(func() { s.follow(context.Background(), key) })
 }
 
 // update changes what s.mu guards.

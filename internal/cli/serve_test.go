@@ -399,7 +399,8 @@ func TestServeJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &at); err != nil {
 		t.Fatal(err)
 	}
-	if at["plugin"] != "muse" || at["adapter"] != "echo" || !strings.HasSuffix(at["turns"], "/lowkey/turn") {
+	if at["plugin"] != "muse" || at["adapter"] != "echo" || !strings.HasSuffix(at["turns"], "/lowkey/turn") ||
+		!strings.HasSuffix(at["keiki"], "/keiki/turn") || at["keikiSecret"] != "none" || at["keikiPlatform"] == "" {
 		t.Errorf("the addresses are %v", at)
 	}
 	for _, name := range []string{"healthz", "readyz", "manifest", "schema"} {
