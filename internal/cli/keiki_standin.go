@@ -278,6 +278,8 @@ func (s *standIn) bring(ctx context.Context, in testhost.KeikiTurn, key conversa
 		e.Messages++
 	}
 	s.out.event(e)
+	ctx, done := lingering(ctx)
+	defer done()
 	d, err := s.k.Dispatch(ctx, in)
 	if d == nil {
 		s.update(func() { s.remove(in.ID) })
@@ -287,6 +289,20 @@ func (s *standIn) bring(ctx context.Context, in testhost.KeikiTurn, key conversa
 		s.out.answer(eventAnswered, in.ID, d.Answer, err)
 	}
 	return nil
+}
+
+// linger is how long a push may go on when everything is to end.
+const linger = 2 * time.Second
+
+// lingering is a context for a push, which does not break off at once: the app may have taken what its
+// answer is awaited for, and has to be told what becomes of that. done is to be called.
+func lingering(ctx context.Context) (_ context.Context, done func()) {
+	push, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(linger, cancel)
+		context.AfterFunc(push, func() { timer.Stop() })
+	})
+	return push, func() { stop(); cancel() }
 }
 
 // follow dispatches a turn for messages that went back to a conversation in which nothing runs.
@@ -349,6 +365,8 @@ func (s *standIn) line(ctx context.Context, text string, alive bool) (quit bool,
 		if last == "" || s.mode != testhost.KeikiPushMode {
 			return false, errors.New("no turn was pushed")
 		}
+		ctx, done := lingering(ctx)
+		defer done()
 		answer, err := s.k.Redispatch(ctx, last)
 		s.out.answer(eventAgain, last, answer, err)
 	case lineLose:
@@ -383,6 +401,8 @@ func (s *standIn) arrive(ctx context.Context, key conversationKey, turn, text st
 		s.update(func() { t := s.talk(key); t.held = append(t.held, m) })
 		e.Returned = 1
 	} else {
+		ctx, done := lingering(ctx)
+		defer done()
 		a, err := s.k.Arrive(ctx, turn, m)
 		if err != nil {
 			return errors.New(strings.TrimPrefix(err.Error(), "testhost: "))
