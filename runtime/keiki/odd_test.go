@@ -131,7 +131,10 @@ func TestAgentsOfLikeNamesHaveSessionsOfTheirOwn(t *testing.T) {
 	g.until("it is over", func() bool { return g.engine.Stats().Active == 0 })
 	second := g.dispatch(testhost.KeikiTurn{AgentID: "a:turn", ConversationID: "conv-1", Text: "hi"})
 	g.outcome(second.ID)
-	if <-seen || <-seen {
+	for range 2 {
+		if !<-seen {
+			continue
+		}
 		t.Error("one agent saw what another had stored")
 	}
 }
