@@ -15,6 +15,7 @@ import (
 
 	"github.com/backline-dev/backline/adapters"
 	"github.com/backline-dev/backline/internal/testhost"
+	"github.com/backline-dev/backline/runtime/keiki"
 )
 
 // TestAnswersToPulls: what ends the turn, and what leaves the gap as it is.
@@ -114,6 +115,7 @@ func TestArrivalsInAnyOrder(t *testing.T) {
 					}
 				}
 			})
+			keiki.SetGapPatience(g.handler, time.Minute) // on a machine that is busy the pushes take a while
 			d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
 			random := rand.New(rand.NewPCG(seed, 1))
 			var pushed []int64
@@ -166,6 +168,7 @@ func TestPullsIntoAFullQueue(t *testing.T) {
 		<-goOn
 		return counter(last, &got).(taker).run(ctx, in, w)
 	}})
+	keiki.SetGapPatience(g.handler, time.Minute)
 	d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
 	for _, seq := range upTo(last - 1) {
 		if err := g.platform.StoreArrival(d.ID, seq, testhost.KeikiMessage{Text: "stored"}); err != nil {

@@ -242,7 +242,7 @@ func TestSoakInbox(t *testing.T) {
 	}
 	pollers := []poller{open(), open(), open()}
 	turns := soak.Turns(t, 100)
-	s.run(turns, turns/20, 300*time.Millisecond, func() {
+	s.run(turns, max(5, turns/50), 300*time.Millisecond, func() {
 		i := rand.IntN(len(pollers))
 		if rand.IntN(3) > 0 {
 			kills++
