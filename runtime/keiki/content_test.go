@@ -444,7 +444,7 @@ func TestTokensOrCredentials(t *testing.T) {
 			t.Cleanup(inner.CloseIdleConnections)
 			c.push.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 				mu.Lock()
-				off += 100 * time.Second // with each call
+				off += 90 * time.Second // with each call
 				bearers = append(bearers, r.Header.Get("Authorization"))
 				mu.Unlock()
 				return inner.RoundTrip(r)
@@ -465,7 +465,7 @@ func TestTokensOrCredentials(t *testing.T) {
 				t.Errorf("a bearer of another kind (token: %v)", token)
 			}
 		}
-		// Seven calls, 100 s apart. What is signed holds for less than 240 s: three calls.
+		// Seven calls, 90 s apart. What is signed holds for less than 240 s: three calls.
 		if want := map[bool]int{true: 1, false: 3}[token]; len(bearers) != 7 || len(distinct) != want {
 			t.Errorf("%d calls with %d bearers, want %d", len(bearers), len(distinct), want)
 		}

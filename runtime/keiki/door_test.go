@@ -570,7 +570,7 @@ func TestFaultB7EndlessBodies(t *testing.T) {
 // TestBodiesThatDoNotCome: a body that stops half-way is given up, and one that is cut off is refused.
 func TestBodiesThatDoNotCome(t *testing.T) {
 	t.Parallel()
-	g := newRig(t, neverCalled(t), func(c *rigConfig) { c.push.BodyTimeout = 100 * time.Millisecond })
+	g := newRig(t, neverCalled(t), func(c *rigConfig) { c.push.BodyTimeout = 500 * time.Millisecond })
 	for cut, want := range map[bool]int{false: http.StatusRequestTimeout, true: http.StatusBadRequest} {
 		conn, err := net.Dial("tcp", g.app.Listener.Addr().String())
 		if err != nil {
@@ -611,7 +611,7 @@ func TestLimitsOfOthers(t *testing.T) {
 
 	g = newRig(t, says(), func(c *rigConfig) { c.push.Transport = yes })
 	server := httptest.NewUnstartedServer(g.handler)
-	server.Config.ReadTimeout, server.Config.WriteTimeout = 150*time.Millisecond, 150*time.Millisecond
+	server.Config.ReadTimeout, server.Config.WriteTimeout = 500*time.Millisecond, 500*time.Millisecond
 	server.Start()
 	defer server.Close()
 	q := newRequest(g, "turn-1")
@@ -622,7 +622,7 @@ func TestLimitsOfOthers(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	_, _ = fmt.Fprintf(conn, "POST /keiki/turn HTTP/1.1\r\nHost: x\r\nKeiki-Turn-Id: turn-1\r\nKeiki-Signature: %s\r\nContent-Length: %d\r\n\r\n", testhost.KeikiSignature(q.at, body, testSecret), len(body))
-	pause := time.NewTicker(100 * time.Millisecond) // a sender that takes its time
+	pause := time.NewTicker(250 * time.Millisecond) // a sender that takes its time
 	defer pause.Stop()
 	for part := range slices.Chunk(body, len(body)/4) {
 		<-pause.C

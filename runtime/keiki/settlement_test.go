@@ -437,7 +437,7 @@ func TestAnUnreachablePlatform(t *testing.T) {
 	if took := time.Since(began); took < 700*time.Millisecond || took > 15*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	if o.Status != "failed" || len(g.tries(d.ID, "messages")) < 5 || len(g.platform.Texts(d.ID)) > 0 {
+	if o.Status != "failed" || len(g.tries(d.ID, "messages")) < 3 || len(g.platform.Texts(d.ID)) > 0 {
 		t.Errorf("outcome %+v after %d tries", o, len(g.tries(d.ID, "messages")))
 	}
 	keys := map[string]bool{}
