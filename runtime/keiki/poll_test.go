@@ -32,7 +32,7 @@ func TestFaultF2QuietPolls(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, onRoute("/inbox/next", func(int) testhost.KeikiFault { return fault }))
 			d.work(says("hello"), func(c *workerConfig) { c.inbox.Wait = time.Second })
-			d.until("three polls were quiet", func() bool { return len(d.polls("inbox")) == 4 })
+			d.until("two polls were quiet", func() bool { return len(d.polls("inbox")) == 3 })
 			polls, least := d.polls("inbox"), time.Hour
 			for i, p := range polls {
 				if p.Path != "/api/v1/harness/inbox/next?wait=1" {
@@ -50,7 +50,7 @@ func TestFaultF2QuietPolls(t *testing.T) {
 				}
 				least = min(least, p.At.Sub(before.At)-before.Took)
 			}
-			if least > time.Second/2 { // of three, since the machine may be busy
+			if least > time.Second/2 { // of two, since the machine may be busy
 				t.Errorf("%v between two quiet polls", least)
 			}
 			if log := d.log.String(); log != "" {
@@ -317,9 +317,9 @@ func TestFaultF2ManyPollers(t *testing.T) {
 		if last := back[19]; last > 20*time.Second {
 			t.Errorf("the last one came back %v after the server", last)
 		}
-		for i := range len(back) - 10 { // not half of them within a second
-			if back[i+10]-back[i] < time.Second {
-				t.Errorf("eleven came back within %v: %v", back[i+10]-back[i], back)
+		for i := range len(back) - 14 { // not most of them within a second
+			if back[i+14]-back[i] < time.Second {
+				t.Errorf("fifteen came back within %v: %v", back[i+14]-back[i], back)
 			}
 		}
 	})
