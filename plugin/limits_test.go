@@ -154,7 +154,7 @@ func TestSignsOfLifeResetTheIdleClock(t *testing.T) {
 
 func TestTheClocksStandWhileATurnWaitsForItsSession(t *testing.T) {
 	t.Parallel()
-	const limit = 300 * time.Millisecond
+	const limit = time.Second
 	release := newGate(t)
 	var e ends
 	_, h := start(t, plugin.Config{FirstOutput: limit, Idle: limit, Hooks: e.hooks(), Heartbeat: 50 * time.Millisecond,

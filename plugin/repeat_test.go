@@ -456,7 +456,7 @@ func TestASecondReaderThatStallsDoesNotEndTheTurn(t *testing.T) {
 	t.Parallel()
 	var e ends
 	var written atomic.Int64
-	p := newPlugin(t, plugin.Config{Hooks: e.hooks(), WriteTimeout: time.Second, Adapter: adapters.Func(
+	p := newPlugin(t, plugin.Config{Hooks: e.hooks(), WriteTimeout: 4 * time.Second, Adapter: adapters.Func(
 		func(_ context.Context, turn *adapters.Turn, w adapters.Writer) error {
 			if turn.Message == "small" {
 				return w.Text("small")

@@ -604,8 +604,8 @@ func TestAStreamThatIsTooLongToBeKept(t *testing.T) {
 // A host that cancels twice is told once that the turn is being cancelled.
 func TestCancelledTwice(t *testing.T) {
 	t.Parallel()
-	g := newRig(t, func(s *setup) { s.engine.Grace = 700 * time.Millisecond })
-	done := g.running(aRequest("turn:1", script(`{"stall":"1s"}`)))
+	g := newRig(t, func(s *setup) { s.engine.Grace = 3 * time.Second })
+	done := g.running(aRequest("turn:1", script(`{"stall":"4s"}`)))
 	for range 2 {
 		if w := g.cancel("turn:1"); w != "pending" {
 			t.Errorf("cancellation %s", w)
