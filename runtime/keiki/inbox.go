@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/backline-dev/backline/runtime"
 	"github.com/backline-dev/backline/runtime/secret"
 	wire "github.com/backline-dev/backline/schema/keiki"
 )
@@ -25,6 +26,10 @@ const (
 	assumedLease = time.Minute
 	// leastRefresh is how long a refresh waits at least, whatever the lease says.
 	leastRefresh = 100 * time.Millisecond
+	// roomPatience is how long a claimed turn waits for the engine to have room for it, and roomPause how long
+	// until it is tried again.
+	roomPatience = 2 * time.Second
+	roomPause    = 50 * time.Millisecond
 	// leastPatience is how long a refresh may take at least.
 	leastPatience = time.Second
 )
@@ -38,7 +43,8 @@ type InboxConfig struct {
 	// Wait is how long the platform is to hold a poll, up to 30 seconds. Zero means 25 seconds, negative
 	// not at all.
 	Wait time.Duration
-	// Concurrency is how many turns run at once. Zero means 4.
+	// Concurrency is how many turns run at once. Zero means 4. It is never more than the engine's MaxTurns: what
+	// is claimed and cannot be started has to wait for the end of its lease.
 	Concurrency int
 }
 
@@ -74,6 +80,9 @@ func NewInbox(conf InboxConfig) (*Inbox, error) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	if most := conf.Engine.Config().MaxTurns; most > 0 {
+		conf.Concurrency = min(conf.Concurrency, most)
 	}
 	conf.APIBase = strings.TrimRight(conf.APIBase, "/")
 	run := newRunner(conf.Config)
@@ -120,9 +129,11 @@ func (i *Inbox) take(ctx context.Context, a *answer) (work bool, err error) {
 	hide(w, claim.Token)
 	w.Deadline = here(w.Deadline, a.ahead())
 	claim.LeaseExpiresAt = here(claim.LeaseExpiresAt, a.ahead())
-	for {
+	for began := time.Now(); ; {
 		t, err := i.begin(ctx, claim)
 		switch {
+		case (errors.Is(err, runtime.ErrAtCapacity) || errors.Is(err, runtime.ErrSessionBusy)) && time.Since(began) < roomPatience && sleep(ctx, roomPause):
+			continue // as when the turn before is completed, and about to be over
 		case err == nil:
 			l := i.lease(t, claim.LeaseExpiresAt)
 			i.run.tasks.Go(func() { i.hold(ctx, l) })
@@ -136,7 +147,10 @@ func (i *Inbox) take(ctx context.Context, a *answer) (work bool, err error) {
 		if i.renew(t, claim) {
 			return false, nil
 		}
-		<-t.done // it was about to be over; it can be begun now
+		// It is about to be over, or has only just begun anew.
+		if !sleep(ctx, roomPause) {
+			return false, ctx.Err()
+		}
 	}
 }
 

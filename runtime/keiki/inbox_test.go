@@ -550,14 +550,19 @@ func TestFaultE6PollsAreNotRedirected(t *testing.T) {
 // TestClaimsThatCannotBeStarted are left, with a word in the log, and taken when they are offered again.
 func TestClaimsThatCannotBeStarted(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, func(c *deskConfig) { c.platform.Lease = 300 * time.Millisecond })
+	d := newDesk(t, func(c *deskConfig) { c.platform.Lease = 3 * time.Second })
 	running, goOn := make(chan struct{}, 100), make(chan struct{})
 	d.work(adapters.Func(func(_ context.Context, _ *adapters.Turn, w adapters.Writer) error {
 		running <- struct{}{}
 		<-goOn
 		return w.Text("done")
-	}), func(c *workerConfig) { c.runtime.MaxTurns = 1 })
-	ids := []string{d.queue(testhost.KeikiTurn{Text: "one"}), d.queue(testhost.KeikiTurn{Text: "two"})}
+	}), func(c *workerConfig) { c.runtime.RefuseBusy = true })
+	var ids []string
+	for _, conversation := range []string{"one", "two"} { // which are the same for the worker
+		ids = append(ids, d.queue(testhost.KeikiTurn{Text: "hello", ConversationID: conversation, Edit: func(b []byte) []byte {
+			return replace(b, `"conversationId":"`+conversation, `"conversationId":"c`)
+		}}))
+	}
 	receive(t, "the first turn", running)
 	d.until("the second one is left", func() bool { return len(d.lines("could not be started", "and is left")) > 0 })
 	close(goOn)
@@ -565,6 +570,43 @@ func TestClaimsThatCannotBeStarted(t *testing.T) {
 		if o := d.outcome(id); o.Status != "completed" {
 			t.Errorf("outcome %+v", o)
 		}
+	}
+}
+
+// TestAClaimWaitsForRoomAMoment: the turn before it is about to end.
+func TestAClaimWaitsForRoomAMoment(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.work(chatty(4, 50*time.Millisecond), func(c *workerConfig) { c.runtime.RefuseBusy = true })
+	var ids []string
+	for _, conversation := range []string{"one", "two"} { // which are the same for the worker
+		ids = append(ids, d.queue(testhost.KeikiTurn{Text: "hello", ConversationID: conversation, Edit: func(b []byte) []byte {
+			return replace(b, `"conversationId":"`+conversation, `"conversationId":"c`)
+		}}))
+	}
+	for _, id := range ids {
+		if o := d.outcome(id); o.Status != "completed" || len(d.platform.Tokens(id)) != 1 {
+			t.Errorf("outcome %+v under %d claims", o, len(d.platform.Tokens(id)))
+		}
+	}
+}
+
+// TestNoMoreAreClaimedThanTheEngineRuns: what is claimed beyond that would have to wait for its lease.
+func TestNoMoreAreClaimedThanTheEngineRuns(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.work(chatty(2, 20*time.Millisecond), func(c *workerConfig) { c.runtime.MaxTurns, c.inbox.Concurrency = 2, 8 })
+	var ids []string
+	for range 10 {
+		ids = append(ids, d.queue(testhost.KeikiTurn{Text: "hello"}))
+	}
+	for _, id := range ids {
+		if o := d.outcome(id); o.Status != "completed" || len(d.platform.Tokens(id)) != 1 {
+			t.Errorf("outcome %+v under %d claims", o, len(d.platform.Tokens(id)))
+		}
+	}
+	if n := len(d.lines("could not be started")); n > 0 {
+		t.Errorf("%d claims were left", n)
 	}
 }
 

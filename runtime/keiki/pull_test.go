@@ -191,6 +191,39 @@ func TestPullsIntoAFullQueue(t *testing.T) {
 	}
 }
 
+// TestATurnTakesSoManyArrivals: and then no more, however fast the adapter is.
+func TestATurnTakesSoManyArrivals(t *testing.T) {
+	t.Parallel()
+	const most = 10_000
+	goOn := make(chan struct{})
+	var got atomic.Int64
+	g := newRig(t, taker{func(_ context.Context, in <-chan adapters.Arrival, w adapters.Writer) error {
+		for {
+			select {
+			case <-in:
+				got.Add(1)
+			case <-goOn:
+				return w.Text("done")
+			}
+		}
+	}})
+	keiki.SetGapPatience(g.handler, 3*time.Second)
+	d := g.dispatch(testhost.KeikiTurn{Text: "hi"})
+	for _, seq := range upTo(most + 50) {
+		if err := g.platform.StoreArrival(d.ID, seq, testhost.KeikiMessage{Text: "stored"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.arrive(d.ID, most+51, http.StatusAccepted, "")
+	g.until("it has taken all that it takes", func() bool { return got.Load() > most })
+	g.arrive(d.ID, most+52, http.StatusServiceUnavailable, "too_many_arrivals")
+	close(goOn)
+	// The one that was accepted first is the one beyond.
+	if o := g.outcome(d.ID); o.Status != "completed" || len(o.Consumed) != most+1 || o.Consumed[most] != most+51 {
+		t.Errorf("%s, %d consumed", o.Status, len(o.Consumed))
+	}
+}
+
 // TestATurnThatEndsWhileItPulls ends at once.
 func TestATurnThatEndsWhileItPulls(t *testing.T) {
 	t.Parallel()
