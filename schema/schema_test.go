@@ -134,7 +134,7 @@ func TestValidateHugeNumbers(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("violations (-want +got):\n%s", diff)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 20*time.Second { // quadratic would be hours
 		t.Errorf("took %v", took)
 	}
 }
@@ -366,7 +366,7 @@ func TestCheckManyKeys(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `duplicate key "fffe"`) {
 		t.Errorf("the last key is a duplicate, and Check = %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 20*time.Second { // quadratic would be hours
 		t.Errorf("took %v", took)
 	}
 }
